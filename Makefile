@@ -1,0 +1,64 @@
+# Every target installs what it needs first. `make help` lists them.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo check test soak soak-tests soak-sanitized bench clean
+
+VENV := .venv
+SANITIZED := .venv-sanitize
+BIN := $(VENV)/bin
+EXTRAS := all,bench,dev
+WORKERS ?= 2
+ARGS ?=
+
+COMPILED := $(shell find src/ephemera -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+PACKAGING := pyproject.toml setup.py
+REINSTALL = $(filter $(PACKAGING),$?)
+PIP_INSTALL := -m pip --disable-pip-version-check -qq install
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## Put the package, editable, and every extra into .venv
+
+demo: install ## Walk through the store in a few seconds
+	@$(BIN)/python examples/demo.py
+
+check: install ## Lint, format, types and house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/house
+
+test: check ## Everything that must pass before a commit
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --ignore tests/house $(ARGS)
+
+soak: soak-tests soak-sanitized ## The long tests, and the compiled modules under sanitizers
+
+soak-tests: install
+	$(BIN)/python -m pytest -m soak --timeout 0 --hypothesis-profile soak $(ARGS)
+
+soak-sanitized: $(SANITIZED)/.installed
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	$(SANITIZED)/bin/python -m pytest -q --timeout 0 tests/engines/local tests/contract
+
+bench: install ## Measure; ARGS="…" go to python -m bench
+	$(BIN)/python -m bench $(ARGS)
+
+clean: ## Remove everything that was made
+	rm -rf $(VENV) $(SANITIZED) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src \( -name '*.so' -o -name '*.egg-info' \) -prune -exec rm -rf {} +
+
+# A change of the packaging installs anew; a change of compiled sources only compiles what changed.
+$(VENV)/.installed: $(PACKAGING) $(COMPILED)
+	@echo "$(if $(REINSTALL),installing into $(VENV),compiling)"
+	@python=$$(.ci/python) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
+	@$(BIN)/python $(if $(REINSTALL),$(PIP_INSTALL) --editable '.[$(EXTRAS)]',setup.py --quiet build_ext --inplace)
+	@touch $@
+
+$(SANITIZED)/.installed: $(PACKAGING) $(shell find src/ephemera -name '*.py') $(COMPILED)
+	@echo "installing into $(SANITIZED)"
+	@python=$$(.ci/python) && { test -x $(SANITIZED)/bin/python || "$$python" -m venv $(SANITIZED); }
+	@EPHEMERA_SANITIZE=1 $(SANITIZED)/bin/python $(PIP_INSTALL) '.[dev]'
+	@touch $@

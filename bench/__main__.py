@@ -1,0 +1,97 @@
+"""The command line: `python -m bench` from the root of the repository."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from bench import report, runner, targets
+from bench.ground import Scale
+from bench.peers import PEERS
+from bench.runner import Cell, Plan, Results
+from bench.workloads import WORKLOADS
+
+RESULTS = Path(__file__).parent / "results"
+TINY_KEYS = 1_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure (or read kept results), report, and check; 1 when something failed."""
+    options = _parse(arguments)
+    if options.read:
+        results: Results = json.loads(options.read.read_text())
+    else:
+        results = _measure(options)
+    print(report.render(results))
+    has_errors = any(cell["state"] == "error" for cell in results["rounds"])
+    if not options.check:
+        return int(has_errors)
+    verdicts = targets.check(results)
+    print("\n## Targets\n", *(line for _, line in verdicts), sep="\n")
+    return int(has_errors or not all(is_met for is_met, _ in verdicts))
+
+
+def _measure(options: argparse.Namespace) -> Results:
+    plan = Plan(
+        workloads=_chosen(options.workloads, WORKLOADS, targets.workloads(), options.check),
+        peers=_chosen(options.peers, PEERS, targets.peers(), options.check),
+        keys=options.keys or (TINY_KEYS if options.tiny else Scale().keys),
+        rounds=options.rounds or (1 if options.tiny else 5),
+        directory=str(options.dir),
+        is_tiny=options.tiny,
+    )
+    results = runner.run(plan, _show)
+    out: Path = options.out or RESULTS / f"{results['date'].replace(':', '')[:17]}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    print(f"kept in {out}", file=sys.stderr)
+    return results
+
+
+def _chosen(
+    given: str | None, known: Collection[str], of_targets: Collection[str], is_check: bool
+) -> list[str]:
+    """The names asked for, in the order in which they are known."""
+    names = set(given.split(",")) if given else set(of_targets if is_check else known)
+    unknown = names - set(known)
+    if unknown:
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [name for name in known if name in names]
+
+
+def _show(cell: Cell) -> None:
+    figure = f"{cell['value']:,.2f} {cell['unit']}" if "value" in cell else cell["state"]
+    print(
+        f"{cell['round'] + 1}  {cell['workload']:<16} {cell['peer']:<16} {figure}", file=sys.stderr
+    )
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--workloads", help=f"some of {','.join(WORKLOADS)}")
+    parser.add_argument("--peers", help=f"some of {','.join(PEERS)}")
+    parser.add_argument("--keys", type=_count, help=f"how many (default {Scale().keys})")
+    parser.add_argument("--rounds", type=_count, help="how many (default 5)")
+    parser.add_argument("--tiny", action="store_true", help="a quick run that shows it all works")
+    parser.add_argument("--check", action="store_true", help="hold the figures against the targets")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="report kept results again")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to keep the results")
+    parser.add_argument(
+        "--dir", type=Path, default=tempfile.gettempdir(), help="where the stores are made"
+    )
+    return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"at least 1, not {count}")
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Every error that Ephemera raises, one class per thing the caller can do about it.
+
+    EphemeraError
+    ├── InvalidArgument       mend the call; also a ValueError
+    ├── UnsupportedOperation  use another engine, or the alternative that the message names
+    ├── StoreClosed           open the store again
+    ├── ReadOnly              open the store without read_only=True
+    ├── StoreLocked           another process keeps the store to itself; wait or stop it
+    ├── StoreBusy             a writer held its turn too long; try again
+    ├── StoreFull             free disk space or raise size_limit, then try again
+    ├── StoreFailed           the operating system lost a write; close, then open again to recover
+    └── CorruptStore          restore a backup; the message names file and offset
+
+The message says what was given and what is allowed. An operation that raises has changed nothing,
+with the single exception of `StoreFailed`, after which reopening decides.
+"""
+
+from __future__ import annotations
+
+
+class EphemeraError(Exception):
+    """The root of all errors that Ephemera raises on purpose."""
+
+
+class InvalidArgument(EphemeraError, ValueError):
+    """An argument is outside what the operation takes."""
+
+
+class UnsupportedOperation(EphemeraError):
+    """The engine behind the store cannot do this."""
+
+
+class StoreClosed(EphemeraError):
+    """The store, transaction or snapshot was used after it ended."""
+
+
+class ReadOnly(EphemeraError):
+    """A write was asked of something that only reads."""
+
+
+class StoreLocked(EphemeraError):
+    """Another process keeps the store to itself."""
+
+
+class StoreBusy(EphemeraError):
+    """The writer's turn did not come within `lock_timeout`."""
+
+
+class StoreFull(EphemeraError):
+    """There is no room: the disk is full or `size_limit` is reached. Reads go on."""
+
+
+class StoreFailed(EphemeraError):
+    """A sync failed, so nothing further is acknowledged until the store is reopened."""
+
+
+class CorruptStore(EphemeraError):
+    """Bytes on disk are not what was written."""
+
+    def __init__(self, path: object, offset: int | None, reason: str) -> None:
+        self.path = str(path)
+        self.offset = offset
+        self.reason = reason
+        where = self.path if offset is None else f"{self.path} at offset {offset}"
+        super().__init__(f"{where}: {reason}")
+
+    def __reduce__(self) -> tuple[type[CorruptStore], tuple[str, int | None, str]]:
+        return type(self), (self.path, self.offset, self.reason)

@@ -1,0 +1,190 @@
+"""The protocol of an engine. The rules about deadlines live above it, once, in the store.
+
+An engine keeps rows in families. What it returns is alive at the `now_ms` it was given; what it is
+given to write was checked before. It knows four kinds of access:
+
+    get, row, scan        read, without waiting for any writer
+    put, delete, write    write blindly, all or nothing
+    update                read one key and write it, with nobody in between
+    begin                 hold the writer's turn, read a consistent view, write once at the end
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ephemera.core.clock import Clock
+from ephemera.core.row import Row
+
+
+class Capability(enum.Enum):
+    """What an engine may or may not be able to do."""
+
+    ORDERED_SCAN = "ordered scans"
+    TRANSACTIONS = "transactions over several keys"
+    SNAPSHOTS = "snapshots"
+    EXPIRY_EVENTS = "expiry events"
+    BACKUP = "backup to a directory"
+
+
+NO_DEFAULT_TTL_MS = 0
+"""As a family's `default_ttl_ms`: its keys take no default, not even the store's."""
+
+
+class FamilyRef(Protocol):
+    """An engine's handle of a family. It stays good when the family is cleared, not when dropped.
+
+    `default_ttl_ms` is None where the store's default holds; see also `NO_DEFAULT_TTL_MS`.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def default_ttl_ms(self) -> int | None: ...
+
+
+class Write(NamedTuple):
+    """One key's part of a batch: the row to store, or None to delete."""
+
+    family: FamilyRef
+    key: bytes
+    row: Row | None
+
+
+class Range(NamedTuple):
+    """Which keys a scan visits: `start` is in it, `end` is not."""
+
+    start: bytes = b""
+    end: bytes | None = None
+    is_reverse: bool = False
+
+    def holds(self, key: bytes) -> bool:
+        return self.start <= key and (self.end is None or key < self.end)
+
+
+def prefix_range(
+    prefix: bytes, start: bytes, end: bytes | None, *, is_reverse: bool = False
+) -> Range:
+    """The keys with this prefix that lie between `start` and `end`.
+
+    >>> prefix_range(b"a:", b"", None)
+    Range(start=b'a:', end=b'a;', is_reverse=False)
+    """
+    after = prefix_end(prefix)
+    low = max(prefix, start)
+    high = after if end is None else end if after is None else min(after, end)
+    return Range(low, high, is_reverse)
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The first key after all keys with this prefix; None when there is no such key."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+class Expired(NamedTuple):
+    """What `on_expire` callbacks are told: a key, its family, its last value, and when it died."""
+
+    family: str
+    key: bytes
+    value: bytes
+    deadline_ms: int
+
+
+class CheckReport(NamedTuple):
+    """What `check()` walked, and every disagreement it found."""
+
+    rows: int
+    index_entries: int
+    records: int
+    problems: tuple[str, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.problems
+
+
+Change = Callable[[Row | None, int], Row | None]
+"""From the live row (or None) and the instant of the change to the row to store: the same object
+keeps it, None deletes it. The instant is read once the turn has come, so waiting for it ages nothing."""
+
+
+class View(Protocol):
+    """A consistent state at one `now_ms`, until closed."""
+
+    @property
+    def now_ms(self) -> int: ...
+    def row(self, family: FamilyRef, key: bytes) -> Row | None: ...
+    def scan(self, family: FamilyRef, bounds: Range) -> Iterator[tuple[bytes, Row]]: ...
+    def close(self) -> None: ...
+
+
+class Turn(View, Protocol):
+    """The writer's turn with the view it reads; `commit` writes and ends it, `close` only ends it."""
+
+    def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
+
+
+class KeyValue(Protocol):
+    """An engine. `durable` is True, False, or None for what the store was opened with."""
+
+    name: str
+    clock: Clock
+    capabilities: frozenset[Capability]
+    is_read_only: bool
+
+    def get(self, family: FamilyRef, key: bytes, now_ms: int, /) -> bytes | None: ...
+    def row(self, family: FamilyRef, key: bytes, now_ms: int) -> Row | None: ...
+    def scan(
+        self, family: FamilyRef, bounds: Range, now_ms: int | None
+    ) -> Iterator[tuple[bytes, Row]]:
+        """Rows in key order, of one consistent state. Without `now_ms` each row is held against
+        the clock when it is yielded, so that a slow caller is never handed a dead one."""
+        ...
+
+    def count(self, family: FamilyRef, now_ms: int) -> int: ...
+
+    def put(
+        self,
+        family: FamilyRef,
+        key: bytes,
+        value: bytes,
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
+        durable: bool | None,
+        /,
+    ) -> None: ...
+    def delete(self, family: FamilyRef, key: bytes, *, durable: bool | None) -> bool: ...
+    def write(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
+    def update(
+        self, family: FamilyRef, key: bytes, change: Change, *, durable: bool | None
+    ) -> None:
+        """Apply `change` to the live row, with no other write in between. An optimistic engine may
+        call it again; only the last call counts."""
+        ...
+
+    def snapshot(self) -> View: ...
+    def begin(self) -> Turn: ...
+
+    def family(self, name: str, *, create: bool) -> FamilyRef | None: ...
+    def set_default_ttl(self, family: FamilyRef, ttl_ms: int | None) -> None: ...
+    def families(self) -> list[str]: ...
+    def drop_family(self, name: str) -> bool: ...
+    def clear(self, family: FamilyRef) -> None: ...
+
+    def purge_expired(self, *, limit: int | None, batch: int) -> int: ...
+    def on_expire(self, callback: Callable[[Expired], object]) -> Callable[[], None]: ...
+
+    def stats(self) -> dict[str, Any]:  # Any: each engine reports what it has to tell
+        ...
+
+    def check(self) -> CheckReport: ...
+    def backup(self, path: str) -> None: ...
+    def compact(self) -> None: ...
+    def checkpoint(self) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...

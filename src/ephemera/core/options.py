@@ -1,0 +1,69 @@
+"""What a store can be told when it is opened, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ephemera.core.clock import Clock
+from ephemera.core.errors import InvalidArgument
+from ephemera.core.expiry import Ttl, TtlLike, duration_ms
+
+Durability = Literal["commit", "interval", "none"]
+Maintenance = Literal["background", "manual"]
+
+SIZE_LIMIT_DEFAULT = 64 * 1024**3
+SIZE_LIMIT_MIN = 1024**2
+SEGMENT_BYTES_DEFAULT = 32 * 1024**2
+SEGMENT_BYTES_MIN = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The settings of an open store.
+
+    `size_limit` bounds the base tier in bytes. `lock_timeout` is how many seconds a write waits for
+    its turn. `exclusive` keeps every other process out. `segment_bytes` is how much is written
+    before a checkpoint moves it to the base tier.
+    """
+
+    default_ttl: TtlLike = None
+    durability: Durability = "interval"
+    read_only: bool = False
+    exclusive: bool = False
+    maintenance: Maintenance = "background"
+    clock: Clock | None = None
+    size_limit: int = SIZE_LIMIT_DEFAULT
+    lock_timeout: float = 10.0
+    segment_bytes: int = SEGMENT_BYTES_DEFAULT
+
+    def __post_init__(self) -> None:
+        _one_of("durability", self.durability, get_args(Durability))
+        _one_of("maintenance", self.maintenance, get_args(Maintenance))
+        for name in ("read_only", "exclusive"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgument(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
+            raise InvalidArgument(f"clock must have a method now_ms(), {self.clock!r} has none")
+        _at_least("size_limit", self.size_limit, SIZE_LIMIT_MIN)
+        _at_least("segment_bytes", self.segment_bytes, SEGMENT_BYTES_MIN)
+        duration_ms(self.lock_timeout, name="lock_timeout")
+        self.default_ttl_ms  # noqa: B018  (raises for a bad default_ttl)
+
+    @property
+    def default_ttl_ms(self) -> int | None:
+        if self.default_ttl is None or isinstance(self.default_ttl, Ttl):
+            return None
+        return duration_ms(self.default_ttl, name="default_ttl")
+
+
+def _one_of(name: str, given: object, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise InvalidArgument(f"{name} must be one of {', '.join(allowed)}, not {given!r}")
+
+
+def _at_least(name: str, given: object, least: int) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise InvalidArgument(
+            f"{name} must be a whole number of at least {least} bytes, not {given!r}"
+        )

@@ -1,0 +1,1 @@
+"""Engines: each keeps rows and satisfies `ephemera.core.keyvalue.KeyValue`."""

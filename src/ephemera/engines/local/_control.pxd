@@ -1,0 +1,46 @@
+# The control page's layout, for compiled callers. See _control.pyx.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef extern from "_shared.h" nogil:
+    uint64_t eph_load64(const uint64_t *at)
+    void eph_store64(uint64_t *at, uint64_t v)
+    uint64_t eph_add64(uint64_t *at, uint64_t v)
+    uint32_t eph_load32(const uint32_t *at)
+    void eph_store32(uint32_t *at, uint32_t v)
+    ctypedef struct eph_lock_page:
+        pass
+    ctypedef struct eph_lock:
+        pass
+    int eph_lock_format(eph_lock_page *page)
+    int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd)
+    int eph_lock_try(eph_lock *lock)
+    void eph_lock_release(eph_lock *lock)
+
+cdef struct Page:
+    char magic[8]
+    uint64_t epoch
+    uint64_t newest
+    uint64_t active
+    uint64_t applied
+    uint64_t base
+    uint64_t families
+    int64_t clock_offset
+    uint64_t hash_seed
+    uint64_t synced_segment
+    uint64_t synced_head
+    uint64_t failed
+
+cdef class Lock:
+    cdef eph_lock lock
+    cdef object memory
+    cdef object name
+    cdef bint acquire(self, double timeout) except -1
+    cdef void release(self) noexcept
+
+cdef class Control:
+    cdef Py_buffer buffer
+    cdef bint has_buffer
+    cdef Page *page
+    cdef readonly Lock writer
+    cdef readonly Lock syncer
+    cdef readonly object memory

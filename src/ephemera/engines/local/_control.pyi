@@ -1,0 +1,35 @@
+CONTROL_BYTES: int
+CLOCK_OFFSET_AT: int
+
+class Lock:
+    def take(self, timeout: float) -> bool: ...
+    def leave(self) -> None: ...
+
+class Control:
+    writer: Lock
+    syncer: Lock
+    memory: object
+    newest: int
+    active: int
+    applied: int
+    base: int
+    families: int
+    synced: tuple[int, int]
+
+    def __init__(
+        self,
+        memory: object,
+        *,
+        is_first: bool,
+        writer_fd: int = -1,
+        syncer_fd: int = -1,
+        hash_seed: int = 0,
+    ) -> None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def hash_seed(self) -> int: ...
+    @property
+    def failed(self) -> bool: ...
+    def publish(self) -> None: ...
+    def fail(self) -> None: ...

@@ -1,0 +1,201 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The control page: the few words and the two locks that all processes of a store share.
+
+It is one mapped page. The first process to open a store formats it anew and trusts nothing that it
+held before; everybody else attaches. `epoch` changes whenever anything else here does that a reader
+must know (another active segment, a checkpoint, a family cleared), so that one comparison
+before an operation tells whether what a process knows still holds.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.exc cimport PyErr_CheckSignals
+from libc.string cimport memcmp, memcpy, memset
+
+from ephemera.core._clock cimport monotonic_after, timespec, wall_after
+from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreFailed
+
+cdef extern from "<errno.h>" nogil:
+    int EBUSY
+    int EDEADLK
+    int EOWNERDEAD
+    int ETIMEDOUT
+
+cdef extern from "_shared.h" nogil:
+    int eph_lock_wait(eph_lock *lock, const timespec *monotonic_until, const timespec *wall_until)
+
+cdef extern from *:
+    """
+    /* The words and both locks fit their places in the page. */
+    _Static_assert(sizeof(eph_lock_page) <= 128, "a lock outgrew its place in the control page");
+    """
+
+CONTROL_BYTES = 4096
+CLOCK_OFFSET_AT = 56
+"""Where the clock's shared word lies in the page."""
+
+cdef enum:
+    WRITER_AT = 1024
+    SYNCER_AT = 1152
+    WAIT_SLICE_MS = 50
+
+cdef const char *MAGIC = b"EPHCTRL1"
+
+
+cdef class Lock:
+    """A lock of the control page. Taken and released by the same thread; never waits with the GIL."""
+
+    cdef bint acquire(self, double timeout) except -1:
+        """True when the holder before died inside. Raises StoreBusy after `timeout` seconds."""
+        cdef int rc = eph_lock_try(&self.lock)
+        cdef double waited = 0
+        cdef timespec monotonic, wall
+        while rc == EBUSY or rc == ETIMEDOUT:
+            if waited >= timeout:
+                raise StoreBusy(
+                    f"the {self.name}'s turn did not come within {timeout:g} s (lock_timeout)"
+                )
+            monotonic_after(&monotonic, WAIT_SLICE_MS)
+            wall_after(&wall, WAIT_SLICE_MS)
+            with nogil:
+                rc = eph_lock_wait(&self.lock, &monotonic, &wall)
+            waited += WAIT_SLICE_MS / 1000.0
+            if rc == EBUSY or rc == ETIMEDOUT:
+                PyErr_CheckSignals()
+        if rc == 0:
+            return False
+        if rc == EOWNERDEAD:
+            return True
+        if rc == EDEADLK:
+            raise InvalidArgument(
+                "this thread is inside a transaction of the same store: write through it"
+            )
+        raise StoreFailed(f"the {self.name}'s lock failed with error {rc}")
+
+    cdef void release(self) noexcept:
+        eph_lock_release(&self.lock)
+
+    def take(self, double timeout) -> bool:
+        """`acquire` for Python callers."""
+        return self.acquire(timeout)
+
+    def leave(self) -> None:
+        """`release` for Python callers."""
+        self.release()
+
+
+@cython.no_gc
+cdef class Control:
+    """The mapped page. `memory` is any writable buffer of `CONTROL_BYTES`; the two descriptors
+    serve the locks where the system has no robust mutex."""
+
+    def __cinit__(self, memory, *, bint is_first, int writer_fd=-1, int syncer_fd=-1,
+                  uint64_t hash_seed=0):
+        PyObject_GetBuffer(memory, &self.buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self.has_buffer = True
+        if self.buffer.len < CONTROL_BYTES:
+            raise CorruptStore("control", None, f"{self.buffer.len} bytes, not {CONTROL_BYTES}")
+        self.memory = memory
+        self.page = <Page *> self.buffer.buf
+        cdef char *start = <char *> self.buffer.buf
+        if is_first:
+            memset(start, 0, CONTROL_BYTES)
+            self.page.hash_seed = hash_seed
+            eph_lock_format(<eph_lock_page *> (start + WRITER_AT))
+            eph_lock_format(<eph_lock_page *> (start + SYNCER_AT))
+            memcpy(self.page.magic, MAGIC, 8)
+        elif memcmp(self.page.magic, MAGIC, 8) != 0:
+            raise CorruptStore("control", 0, "no control page of this version")
+        self.writer = _lock(self, "writer", <eph_lock_page *> (start + WRITER_AT), writer_fd)
+        self.syncer = _lock(self, "syncer", <eph_lock_page *> (start + SYNCER_AT), syncer_fd)
+
+    def __dealloc__(self):
+        if self.has_buffer:
+            PyBuffer_Release(&self.buffer)
+
+    @property
+    def epoch(self) -> int:
+        return eph_load64(&self.page.epoch)
+
+    def publish(self) -> None:
+        """Tell every process to look again."""
+        eph_add64(&self.page.epoch, 1)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest segment, whether it still takes writes or not."""
+        return eph_load64(&self.page.newest)
+
+    @newest.setter
+    def newest(self, uint64_t number):
+        eph_store64(&self.page.newest, number)
+
+    @property
+    def active(self) -> int:
+        """The number of the segment that takes writes: the newest, or 0 when that one is frozen."""
+        return eph_load64(&self.page.active)
+
+    @active.setter
+    def active(self, uint64_t number):
+        eph_store64(&self.page.active, number)
+
+    @property
+    def applied(self) -> int:
+        """The number of the last segment whose rows are all in the base tier."""
+        return eph_load64(&self.page.applied)
+
+    @applied.setter
+    def applied(self, uint64_t number):
+        eph_store64(&self.page.applied, number)
+
+    @property
+    def base(self) -> int:
+        """The generation of the base tier's file."""
+        return eph_load64(&self.page.base)
+
+    @base.setter
+    def base(self, uint64_t generation):
+        eph_store64(&self.page.base, generation)
+
+    @property
+    def families(self) -> int:
+        """Changes with the table of families."""
+        return eph_load64(&self.page.families)
+
+    @families.setter
+    def families(self, uint64_t version):
+        eph_store64(&self.page.families, version)
+
+    @property
+    def hash_seed(self) -> int:
+        return self.page.hash_seed
+
+    @property
+    def synced(self) -> tuple[int, int]:
+        """The segment and the position in it up to which everything is on the disk.
+
+        Both words change under the syncer's lock only; read them there.
+        """
+        return eph_load64(&self.page.synced_segment), eph_load64(&self.page.synced_head)
+
+    @synced.setter
+    def synced(self, where):
+        eph_store64(&self.page.synced_segment, where[0])
+        eph_store64(&self.page.synced_head, where[1])
+
+    @property
+    def failed(self) -> bool:
+        """Whether a sync failed: final until the store is recovered."""
+        return eph_load64(&self.page.failed) != 0
+
+    def fail(self) -> None:
+        eph_store64(&self.page.failed, 1)
+
+
+cdef Lock _lock(control, name, eph_lock_page *page, int fd):
+    cdef Lock lock = Lock.__new__(Lock)
+    lock.memory = control.memory
+    lock.name = name
+    cdef int rc = eph_lock_attach(&lock.lock, page, fd)
+    if rc:
+        raise StoreFailed(f"the {name}'s lock could not be set up: error {rc}")
+    return lock

@@ -1,0 +1,124 @@
+/* What processes share: atomic words, and a lock that the system hands on when its holder dies.
+
+   On Linux the lock is a robust, process-shared mutex inside the control page. Where there is none
+   (macOS; or EPHEMERA_FILE_LOCK, which tests this branch on Linux) it is a file lock: the system frees it with its holder's
+   descriptors, and a word in the page that is still set tells the next holder that this one died inside. */
+#ifndef EPHEMERA_SHARED_H
+#define EPHEMERA_SHARED_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+static inline uint64_t eph_load64(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+static inline void eph_store64(uint64_t *at, uint64_t v) { __atomic_store_n(at, v, __ATOMIC_RELEASE); }
+static inline uint64_t eph_add64(uint64_t *at, uint64_t v) { return __atomic_add_fetch(at, v, __ATOMIC_ACQ_REL); }
+static inline uint32_t eph_load32(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+static inline void eph_store32(uint32_t *at, uint32_t v) { __atomic_store_n(at, v, __ATOMIC_RELEASE); }
+
+#if defined(__APPLE__) && !defined(EPHEMERA_FILE_LOCK)
+#define EPHEMERA_FILE_LOCK 1
+#endif
+
+/* The part of a lock that lives in the control page: 128 bytes are set aside for it. */
+typedef struct {
+    uint32_t is_held;
+#ifndef EPHEMERA_FILE_LOCK
+    pthread_mutex_t mutex;
+#endif
+} eph_lock_page;
+
+/* The part that belongs to one process. */
+typedef struct {
+    eph_lock_page *page;
+    int fd;
+    pthread_mutex_t local;
+} eph_lock;
+
+/* Results: 0 taken, EOWNERDEAD taken from a holder that died inside, EBUSY / ETIMEDOUT not taken,
+   EDEADLK this thread holds it already, or another errno. */
+
+#ifndef EPHEMERA_FILE_LOCK
+
+static int eph_lock_format(eph_lock_page *page) {
+    pthread_mutexattr_t a;
+    int rc;
+    memset(page, 0, sizeof *page);
+    if ((rc = pthread_mutexattr_init(&a))) return rc;
+    rc = pthread_mutexattr_settype(&a, PTHREAD_MUTEX_ERRORCHECK);
+    if (!rc) rc = pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    if (!rc) rc = pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+    if (!rc) rc = pthread_mutex_init(&page->mutex, &a);
+    pthread_mutexattr_destroy(&a);
+    return rc;
+}
+static int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd) {
+    lock->page = page; lock->fd = fd; return 0;
+}
+static int eph_lock_adopt(eph_lock *lock, int rc) {
+    if (rc == EOWNERDEAD) pthread_mutex_consistent(&lock->page->mutex);
+    return rc;
+}
+/* An error-checking mutex answers EBUSY to a second trylock of its holder; the wait tells EDEADLK. */
+static inline int eph_lock_try(eph_lock *lock) {
+    return eph_lock_adopt(lock, pthread_mutex_trylock(&lock->page->mutex));
+}
+static int eph_lock_wait(eph_lock *lock, const struct timespec *monotonic_until, const struct timespec *wall_until) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    (void)wall_until;
+    return eph_lock_adopt(lock, pthread_mutex_clocklock(&lock->page->mutex, CLOCK_MONOTONIC, monotonic_until));
+#else
+    (void)monotonic_until;
+    return eph_lock_adopt(lock, pthread_mutex_timedlock(&lock->page->mutex, wall_until));
+#endif
+}
+static inline void eph_lock_release(eph_lock *lock) { pthread_mutex_unlock(&lock->page->mutex); }
+
+#else
+
+static int eph_lock_format(eph_lock_page *page) { memset(page, 0, sizeof *page); return 0; }
+static int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd) {
+    pthread_mutexattr_t a;
+    lock->page = page; lock->fd = fd;
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_settype(&a, PTHREAD_MUTEX_ERRORCHECK);
+    return pthread_mutex_init(&lock->local, &a);
+}
+static int eph_lock_try(eph_lock *lock) {
+    int rc = pthread_mutex_trylock(&lock->local);
+    if (rc) return rc;
+    if (flock(lock->fd, LOCK_EX | LOCK_NB)) {
+        rc = errno == EWOULDBLOCK ? EBUSY : errno;
+        pthread_mutex_unlock(&lock->local);
+        return rc;
+    }
+    if (eph_load32(&lock->page->is_held)) return EOWNERDEAD;
+    eph_store32(&lock->page->is_held, 1);
+    return 0;
+}
+/* One pause at a time; the caller counts them. */
+static int eph_lock_wait(eph_lock *lock, const struct timespec *monotonic_until, const struct timespec *wall_until) {
+    struct timespec pause = {0, 200000};
+    int rc, rounds;
+    (void)monotonic_until; (void)wall_until;
+    rc = pthread_mutex_lock(&lock->local);
+    if (rc == EDEADLK) return rc;
+    if (!rc) pthread_mutex_unlock(&lock->local);
+    for (rounds = 0; rounds < 500; rounds++) {
+        if ((rc = eph_lock_try(lock)) != EBUSY) return rc;
+        nanosleep(&pause, NULL);
+    }
+    return ETIMEDOUT;
+}
+static inline void eph_lock_release(eph_lock *lock) {
+    eph_store32(&lock->page->is_held, 0);
+    flock(lock->fd, LOCK_UN);
+    pthread_mutex_unlock(&lock->local);
+}
+
+#endif
+#endif

@@ -1,0 +1,69 @@
+"""Who has the store open: a shared file lock for as long as each process uses it.
+
+Whoever gets that lock exclusively is alone, and recovers. A second lock, held while a process
+attaches or detaches, keeps two of them from doing so at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from ephemera.core.errors import StoreLocked
+from ephemera.engines.local.files import FileLock
+from ephemera.engines.local.layout import Layout
+
+
+class Attachment:
+    """This opener's place among the processes of a store."""
+
+    def __init__(self, layout: Layout, *, is_exclusive: bool) -> None:
+        self._layout = layout
+        self._is_exclusive = is_exclusive
+        self._opening = FileLock(layout.locks / "open")
+        self._attached = FileLock(layout.locks / "attach")
+        self.maintenance = FileLock(layout.locks / "maintenance")
+        self.writer = FileLock(layout.locks / "writer")
+        self.syncer = FileLock(layout.locks / "syncer")
+
+    @contextlib.contextmanager
+    def attaching(self) -> Iterator[bool]:
+        """Attach; the block is told whether nobody else is, and must recover then.
+
+        Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way.
+        """
+        self._opening.take()
+        try:
+            is_first = self._attached.try_take()
+            if not is_first and (
+                self._is_exclusive or not self._attached.try_take(is_shared=True)
+            ):
+                raise StoreLocked(self._refusal())
+            yield is_first
+            if self._is_exclusive:
+                self._attached.write_owner(os.getpid())
+            else:
+                self._attached.take(is_shared=True)
+                self._attached.write_owner(None)
+        finally:
+            self._opening.release()
+
+    @contextlib.contextmanager
+    def detaching(self) -> Iterator[bool]:
+        """Detach after the block, which is told whether this was the last one."""
+        self._opening.take()
+        try:
+            yield self._attached.try_take()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for lock in (self._attached, self._opening, self.maintenance, self.writer, self.syncer):
+            lock.close()
+
+    def _refusal(self) -> str:
+        owner = self._attached.read_owner()
+        if self._is_exclusive:
+            return f"{self._layout.root} is open in another place: exclusive=True needs it alone"
+        return f"{self._layout.root} is kept by process {owner} (exclusive=True)"

@@ -1,0 +1,389 @@
+"""The base tier: rows and their deadline index in one LMDB file.
+
+Three trees. `rows`: family id and key → checksum and row. `deadlines`: deadline, family id and key →
+nothing, one entry for each row that has a deadline. `meta`: families, the last applied segment, the
+clock's high-water mark. A row and its index entry change in the same transaction, always here, and
+every commit is synced: only checkpoints, sweeps and changes of the family table commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import lmdb
+
+from ephemera.core.errors import CorruptStore, StoreClosed, StoreFull
+from ephemera.core.row import NEVER_MS
+from ephemera.engines.local._control import Control
+from ephemera.engines.local._segment import unpack_deadline
+from ephemera.engines.local.files import full_disk_is_store_full
+from ephemera.engines.local.layout import Layout
+
+READERS_MAX = 1024
+_LMDB_1_0 = 1
+_DEADLINE = struct.Struct(">q")
+_NUMBER = struct.Struct("<q")
+
+ReadTransaction: TypeAlias = "lmdb.Transaction[bytes]"
+Stored = tuple[bytes, bytes | None, int]
+"""A base key, the base value or None for a deletion, and the deadline."""
+
+
+class BaseTier:
+    """The base tier: the generation of its file that counts now.
+
+    Reads take the file from here and stay with it; writes make sure that it is still the one.
+    """
+
+    def __init__(self, layout: Layout, control: Control, *, size_limit: int) -> None:
+        self._layout = layout
+        self._control = control
+        self._size_limit = size_limit
+        self._former: list[BaseFile] = []
+        self.file = self._open(control.base)
+        self.get = self.file.get
+
+    def _open(self, generation: int) -> BaseFile:
+        path = self._layout.base_file(generation)
+        return BaseFile(path, generation, size_limit=self._size_limit)
+
+    def renew(self) -> None:
+        """From now on read what is committed now, in the generation that counts now."""
+        generation = self._control.base
+        if generation != self.file.generation:
+            # Views that read the former generation go on; it is closed with the store.
+            self.file.renew()
+            self._former.append(self.file)
+            self.file = self._open(generation)
+            self.get = self.file.get
+        self.file.renew()
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[BaseWrite]:
+        """A synced write transaction; committed at the end of the block unless it raises."""
+        while True:
+            with self.file.write() as txn:
+                # Whoever compacts holds the former generation's write transaction until the new
+                # one counts, so this cannot change before the end of the block.
+                if self._control.base == self.file.generation:
+                    yield txn
+                    return
+            self.renew()
+
+    def close(self) -> None:
+        for file in (*self._former, self.file):
+            file.close()
+
+
+class BaseFile:
+    """One generation of the base tier's file, open in this process."""
+
+    def __init__(self, path: Path, generation: int, *, size_limit: int) -> None:
+        self.path = path
+        self.generation = generation
+        with lmdb_errors(path):
+            self._env = _open_environment(path, size_limit)
+            self._meta = self._env.open_db(b"meta")
+            self._rows = self._env.open_db(b"rows")
+            self._deadlines = self._env.open_db(b"deadlines")
+        self._idle: list[ReadTransaction] = []
+        self._is_closed = False
+
+    # -- reads
+
+    def get(self, base_key: bytes) -> bytes | None:
+        """The base value of a key, by a read transaction that waits ready for the next one.
+
+        Whoever reads takes a transaction off the idle list and lays it back, so that no two threads
+        ever share one; `renew` empties the list, and what comes back to an old list is ended.
+        """
+        idle = self._idle
+        txn = idle.pop() if idle else self._env.begin(db=self._rows)
+        stored = txn.get(base_key)
+        idle.append(txn)
+        if self._idle is not idle:
+            _end_all(idle)
+        return stored
+
+    def renew(self) -> None:
+        """From now on read what is committed now, and pin nothing older."""
+        idle, self._idle = self._idle, []
+        _end_all(idle)
+
+    def begin(self) -> ReadTransaction:
+        """A read transaction of one's own: a consistent state, until ended."""
+        with lmdb_errors(self.path):
+            return self._env.begin(db=self._rows)
+
+    def scan(
+        self, txn: ReadTransaction, start: bytes, end: bytes | None, *, is_reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(base key, base value) in order, from `start` to before `end`."""
+        cursor = txn.cursor(self._rows)
+        if not is_reverse:
+            if cursor.set_range(start):
+                for base_key, stored in cursor.iternext():
+                    if end is not None and base_key >= end:
+                        return
+                    yield base_key, stored
+            return
+        is_placed = cursor.last() if end is None or not cursor.set_range(end) else cursor.prev()
+        if is_placed:
+            for base_key, stored in cursor.iterprev():
+                if base_key < start:
+                    return
+                yield base_key, stored
+
+    def entries(
+        self, txn: ReadTransaction, after_ms: int, until_ms: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """(deadline, base key) of the index in order, for deadlines in (after, until]."""
+        cursor = txn.cursor(self._deadlines)
+        if cursor.set_range(_DEADLINE.pack(after_ms + 1)):
+            for entry in cursor.iternext(values=False):
+                deadline_ms = _DEADLINE.unpack_from(entry)[0]
+                if deadline_ms > until_ms:
+                    return
+                yield deadline_ms, entry[8:]
+
+    def next_deadline_ms(self, after_ms: int = -1) -> int:
+        """The earliest deadline of the index after this instant; NEVER_MS when there is none."""
+        with self.begin() as txn:
+            return next((deadline for deadline, _ in self.entries(txn, after_ms, NEVER_MS)), NEVER_MS)
+
+    def number(self, name: bytes, txn: ReadTransaction | None = None) -> int:
+        """A number of the `meta` tree; 0 when it was never set."""
+        if txn is None:
+            with self.begin() as txn:
+                return self.number(name, txn)
+        stored = txn.get(name, db=self._meta)
+        return 0 if stored is None else _NUMBER.unpack(stored)[0]
+
+    def meta(self, txn: ReadTransaction, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of the `meta` tree whose names begin so, without that beginning."""
+        cursor = txn.cursor(self._meta)
+        if cursor.set_range(prefix):
+            for name, stored in cursor.iternext():
+                if not name.startswith(prefix):
+                    return
+                yield name[len(prefix) :], stored
+
+    def sizes(self) -> dict[str, int]:
+        with self.begin() as txn:
+            return {
+                "base_rows": txn.stat(self._rows)["entries"],
+                "deadline_entries": txn.stat(self._deadlines)["entries"],
+                "base_bytes": self.path.stat().st_size,
+            }
+
+    # -- writes
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[BaseWrite]:
+        """A synced write transaction; committed at the end of the block unless it raises."""
+        with lmdb_errors(self.path), self._env.begin(write=True) as txn:
+            yield BaseWrite(txn, self._meta, self._rows, self._deadlines)
+
+    def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
+        """Write what is alive of the file to a new one, without its free pages."""
+        with lmdb_errors(path):
+            fd = path.open("wb")
+            with fd:
+                self._env.copyfd(fd.fileno(), compact=True, txn=txn)
+
+    def clear_dead_readers(self) -> None:
+        """Free what processes that died while reading had pinned."""
+        self._env.reader_check()
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self.renew()
+            _close_environment(self.path)
+
+
+class BaseWrite:
+    """What a write transaction of the base tier can do: row and index entry change together."""
+
+    def __init__(
+        self,
+        txn: ReadTransaction,
+        meta: lmdb._Database,
+        rows: lmdb._Database,
+        deadlines: lmdb._Database,
+    ) -> None:
+        self.txn = txn
+        self._meta = meta
+        self._rows = rows
+        self._deadlines = deadlines
+
+    def apply(self, changes: Iterable[Stored], is_kept: Callable[[int, int], bool]) -> None:
+        """Store each row that is kept and remove the others, with their index entries.
+
+        `changes` come in key order; `is_kept` is asked with family id and deadline. A row that is
+        not kept still removes the older one below it.
+        """
+        rows = self.txn.cursor(self._rows)
+        gone: list[bytes] = []
+        fresh: list[bytes] = []
+        for base_key, stored, deadline_ms in changes:
+            if stored is None or not is_kept(family_of(base_key), deadline_ms):
+                old, deadline_ms = rows.pop(base_key), NEVER_MS
+            else:
+                old = rows.replace(base_key, stored)
+            old_ms = NEVER_MS if old is None else unpack_deadline(old)
+            if old_ms != deadline_ms:
+                if old_ms != NEVER_MS:
+                    gone.append(_DEADLINE.pack(old_ms) + base_key)
+                if deadline_ms != NEVER_MS:
+                    fresh.append(_DEADLINE.pack(deadline_ms) + base_key)
+        self.remove_entries(gone)
+        if fresh:
+            fresh.sort()
+            self.txn.cursor(self._deadlines).putmulti([(entry, b"") for entry in fresh])
+
+    def remove(self, due: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Remove the index entries (deadline, base key) and the rows that they speak for.
+
+        Returns (base key, base value) of the rows; an entry whose row says otherwise was stale.
+        """
+        rows = self.txn.cursor(self._rows)
+        entries = list(due)
+        removed = []
+        for deadline_ms, base_key in sorted(entries, key=_by_base_key):
+            if rows.set_key(base_key):
+                stored = rows.value()
+                if unpack_deadline(stored) == deadline_ms:
+                    rows.delete()
+                    removed.append((base_key, stored))
+        self.remove_entries([_DEADLINE.pack(deadline) + key for deadline, key in entries])
+        return removed
+
+    def remove_entries(self, entries: list[bytes]) -> None:
+        cursor = self.txn.cursor(self._deadlines)
+        for entry in sorted(entries):
+            if cursor.set_key(entry):
+                cursor.delete()
+
+    def remove_family(self, prefix: bytes, rows_max: int) -> int:
+        """Remove up to `rows_max` rows whose base keys begin so; returns how many."""
+        cursor = self.txn.cursor(self._rows)
+        entries: list[bytes] = []
+        removed = 0
+        is_placed = cursor.set_range(prefix)
+        while is_placed and removed < rows_max and cursor.key().startswith(prefix):
+            deadline_ms = unpack_deadline(cursor.value())
+            if deadline_ms != NEVER_MS:
+                entries.append(_DEADLINE.pack(deadline_ms) + cursor.key())
+            # Deleting moves the cursor on to the next row, if there is one.
+            cursor.delete()
+            removed += 1
+            is_placed = cursor.key() != b""
+        self.remove_entries(entries)
+        return removed
+
+    def number(self, name: bytes) -> int:
+        stored = self.txn.get(name, db=self._meta)
+        return 0 if stored is None else _NUMBER.unpack(stored)[0]
+
+    def set_number(self, name: bytes, number: int) -> None:
+        self.txn.put(name, _NUMBER.pack(number), db=self._meta)
+
+    def meta(self, name: bytes) -> bytes | None:
+        return self.txn.get(name, db=self._meta)
+
+    def metas(self, prefix: bytes) -> list[bytes]:
+        """The values of the `meta` tree whose names begin so."""
+        cursor = self.txn.cursor(self._meta)
+        found = []
+        is_placed = cursor.set_range(prefix)
+        while is_placed and cursor.key().startswith(prefix):
+            found.append(cursor.value())
+            is_placed = cursor.next()
+        return found
+
+    def set_meta(self, name: bytes, stored: bytes | None) -> None:
+        """Set an entry of the `meta` tree, or remove it."""
+        if stored is None:
+            self.txn.delete(name, db=self._meta)
+        else:
+            self.txn.put(name, stored, db=self._meta)
+
+
+# LMDB must not open a file twice in one process, so the stores of a process that share a path
+# share its environment.
+_environments: dict[str, tuple[lmdb.Environment, int]] = {}
+_opening = threading.Lock()
+
+
+def _open_environment(path: Path, size_limit: int) -> lmdb.Environment:
+    name = os.path.realpath(path)
+    with _opening:
+        env, users = _environments.get(name, (None, 0))
+        if env is None:
+            env = lmdb.open(
+                name,
+                subdir=False,
+                map_size=size_limit,
+                max_dbs=4,
+                max_readers=READERS_MAX,
+                max_spare_txns=8,
+                lib_version=_LMDB_1_0,
+            )
+        _environments[name] = (env, users + 1)
+        return env
+
+
+def _close_environment(path: Path) -> None:
+    name = os.path.realpath(path)
+    with _opening:
+        env, users = _environments.pop(name)
+        if users > 1:
+            _environments[name] = (env, users - 1)
+        else:
+            env.close()
+
+
+def family_of(base_key: bytes) -> int:
+    """The family id that a base key begins with."""
+    return int.from_bytes(base_key[:4], "big")
+
+
+def _by_base_key(entry: tuple[int, bytes]) -> bytes:
+    return entry[1]
+
+
+def _end_all(idle: list[ReadTransaction]) -> None:
+    while idle:
+        with contextlib.suppress(IndexError):
+            idle.pop().abort()
+
+
+@contextlib.contextmanager
+def lmdb_errors(path: Path) -> Iterator[None]:
+    """LMDB's errors in our words."""
+    try:
+        with full_disk_is_store_full(path):
+            yield
+    except lmdb.MapFullError as error:
+        raise StoreFull(f"{path} has reached size_limit: purge, or open with a larger one") from error
+    except lmdb.DiskError as error:
+        raise StoreFull(f"no room for {path}: {error}") from error
+    except (
+        lmdb.CorruptedError,
+        lmdb.InvalidError,
+        lmdb.PageNotFoundError,
+        lmdb.PanicError,
+        lmdb.VersionMismatchError,
+    ) as error:
+        raise CorruptStore(path, None, str(error)) from error
+    except lmdb.Error as error:
+        if "closed" in str(error):
+            raise StoreClosed("the store is closed") from error
+        raise

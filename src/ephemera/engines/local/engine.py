@@ -1,0 +1,483 @@
+"""The local engine: segments over a base tier, put together.
+
+    put ─► segment ─► (full or aged: frozen) ─► checkpoint ─► base tier
+    get ─► segments, newest first ─► base tier
+    sweeper, announcer ─► deadlines of both
+
+The parts do the work; what stands here is how they are opened, how they fit, and how they are closed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
+from ephemera.core.errors import EphemeraError, InvalidArgument, ReadOnly, StoreBusy, StoreFull
+from ephemera.core.expiry import is_dead
+from ephemera.core.keyvalue import Capability, CheckReport, Expired, FamilyRef, Range
+from ephemera.core.options import Options
+from ephemera.core.row import Row
+from ephemera.engines.local import families as family_table
+from ephemera.engines.local import maintenance
+from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
+from ephemera.engines.local.attachment import Attachment
+from ephemera.engines.local.backup import copy_state
+from ephemera.engines.local.base_tier import BaseFile, BaseTier
+from ephemera.engines.local.check import check_state
+from ephemera.engines.local.checkpoint import apply_segment, note_time
+from ephemera.engines.local.expiry import Expiry
+from ephemera.engines.local.families import Families
+from ephemera.engines.local.files import Files, Mapped
+from ephemera.engines.local.layout import Layout
+from ephemera.engines.local.maintenance import Worker
+from ephemera.engines.local.recovery import recover
+from ephemera.engines.local.segments import Segments
+from ephemera.engines.local.views import LocalTurn, LocalView, live_scan, take_state
+
+_log = logging.getLogger("ephemera")
+
+SEGMENT_AGE_MS_MAX = 60_000
+"""A segment this old is checkpointed even if it is not full, so that its dead really leave."""
+SWEEP_KEYS = 1_000
+SWEEP_BUDGET_NS = 50_000_000
+SWEEP_GRACE_MS = 1_000
+"""How long the sweeper leaves the dead to those who tell of them."""
+ASLEEP_MS = -(2**63)
+FOREIGN_CLOCK_SECONDS = 0.005
+"""How often to ask a clock that is not the system's."""
+WAIT_SECONDS = 0.01
+
+_open_engines: weakref.WeakSet[LocalEngine] = weakref.WeakSet()
+
+
+class LocalEngine:
+    """A store in a directory, for any number of threads and processes."""
+
+    name = "local"
+    capabilities = frozenset(Capability)
+
+    def __init__(self, path: str, options: Options, files: Files | None = None) -> None:
+        self._options = options
+        self._files = files or Files()
+        self._layout = Layout(path)
+        self._layout.prepare(self._files, create=not options.read_only)
+        self.is_read_only = options.read_only
+        self._steady = SteadyClock()
+        self.clock: Clock = options.clock or self._steady
+        self._families = Families()
+        self._families_version = 0
+        self._is_manual = options.maintenance == "manual" or options.read_only
+        self._workers: list[Worker] = []
+        self._announcer: Worker | None = None
+        # Held by whoever checkpoints, sweeps or compacts in this process.
+        self._tending = threading.RLock()
+        self._is_closed = False
+        self._attachment = Attachment(self._layout, is_exclusive=options.exclusive)
+        try:
+            with self._attachment.attaching() as is_first:
+                self._open(is_first=is_first)
+        except BaseException:
+            self._attachment.close()
+            raise
+        self.get = self._segments.get
+        self.row = self._segments.row
+        self.put = self._segments.put
+        self.update = self._segments.update
+        self.delete = self._segments.delete
+        self.write = self._segments.write
+        self._start_workers()
+        _open_engines.add(self)
+
+    # -- opening
+
+    def _open(self, *, is_first: bool) -> None:
+        if is_first:
+            self._layout.remove_temporaries()
+        self._control_file = self._map_control(is_first=is_first)
+        self._control = Control(
+            self._control_file.memory,
+            is_first=is_first,
+            writer_fd=self._attachment.writer.fd,
+            syncer_fd=self._attachment.syncer.fd,
+            hash_seed=int.from_bytes(os.urandom(8), "little"),
+        )
+        self._steady.share(self._control_file.memory, CLOCK_OFFSET_AT, is_first=is_first)
+        if is_first:
+            self._control.base = self._sole_generation()
+        self._base = BaseTier(self._layout, self._control, size_limit=self._options.size_limit)
+        try:
+            if is_first:
+                self._recover()
+            self._segments = self._make_segments()
+            self._expiry = Expiry(
+                self._segments, self._base, self._families, self._control.publish
+            )
+            self._segments.refresh()
+        except BaseException:
+            self._base.close()
+            raise
+
+    def _map_control(self, *, is_first: bool) -> Mapped:
+        if is_first:
+            return self._files.create_mapped(self._layout.control, CONTROL_BYTES, lambda _: None)
+        return self._files.map_existing(self._layout.control)
+
+    def _sole_generation(self) -> int:
+        """The newest generation of the base tier; it has its name, so it is whole."""
+        generations = self._layout.base_generations() or [1]
+        for old in generations[:-1]:
+            self._remove_generation(old)
+        return generations[-1]
+
+    def _remove_generation(self, generation: int) -> None:
+        path = self._layout.base_file(generation)
+        self._files.remove(path)
+        self._files.remove(path.with_name(path.name + "-lock"))
+
+    def _recover(self) -> None:
+        found = recover(
+            self._layout, self._files, self._base.file, hash_seed=self._control.hash_seed
+        )
+        self._control.applied = found.applied
+        self._control.newest = found.newest
+        self._control.families = 1
+        self._steady.never_before(found.latest_ms)
+        if self.clock is not self._steady:
+            self.clock = never_before(self.clock, found.latest_ms)
+        self._base.file.clear_dead_readers()
+        with self._base.write() as txn:
+            family_table.ensure_default(txn)
+
+    def _make_segments(self) -> Segments:
+        segments = Segments(
+            self._control,
+            self._layout,
+            self._files,
+            self._base,
+            now_ms=self.clock.now_ms,
+            lock_timeout=self._options.lock_timeout,
+            is_read_only=self.is_read_only,
+            syncs_each=self._options.durability == "commit",
+            segment_bytes=self._options.segment_bytes,
+        )
+        segments.on_refresh = self._look_below
+        segments.on_behind = self._wait_for_checkpoint
+        return segments
+
+    def _look_below(self) -> None:
+        """Follow the base tier and the table of families; every refresh of the segments asks."""
+        self._base.renew()
+        version = self._control.families
+        if version != self._families_version:
+            file = self._base.file
+            with file.begin() as txn:
+                self._families.load(file, txn)
+            self._families_version = version
+
+    # -- reads
+
+    def scan(
+        self, family: FamilyRef, bounds: Range, now_ms: int | None
+    ) -> Iterator[tuple[bytes, Row]]:
+        state = take_state(self._segments, self._base, self._families)
+        family_id = state.ids.get(family.name)
+        if family_id is None:
+            raise InvalidArgument(f"family {family.name!r} was dropped")
+        now = self.clock.now_ms if now_ms is None else lambda: now_ms
+        return live_scan(state, family_id, bounds, now)
+
+    def count(self, family: FamilyRef, now_ms: int) -> int:
+        return sum(1 for _ in self.scan(family, Range(), now_ms))
+
+    def snapshot(self) -> LocalView:
+        state = take_state(self._segments, self._base, self._families)
+        return LocalView(self._segments, state, self.clock.now_ms())
+
+    def begin(self) -> LocalTurn:
+        self._segments.enter()
+        try:
+            state = take_state(self._segments, self._base, self._families)
+            return LocalTurn(self._segments, state, self.clock.now_ms())
+        except BaseException:
+            self._segments.leave()
+            raise
+
+    # -- families
+
+    def family(self, name: str, *, create: bool) -> FamilyRef | None:
+        self._segments.refresh()
+        ref = self._families.get(name)
+        if ref is None and create:
+            with self._changing_families() as txn:
+                if not family_table.exists(txn, name):
+                    family_table.create(txn, name, None)
+            ref = self._families.get(name)
+        return ref
+
+    def set_default_ttl(self, family: FamilyRef, ttl_ms: int | None) -> None:
+        if family.default_ttl_ms != ttl_ms:
+            with self._changing_families() as txn:
+                family_table.set_default_ttl(txn, family.name, ttl_ms)
+
+    def families(self) -> list[str]:
+        self._segments.refresh()
+        return self._families.names()
+
+    def drop_family(self, name: str) -> bool:
+        with self._changing_families() as txn:
+            return family_table.drop(txn, name)
+
+    def clear(self, family: FamilyRef) -> None:
+        with self._changing_families() as txn:
+            if family_table.exists(txn, family.name):
+                family_table.create(txn, family.name, family.default_ttl_ms)
+
+    @contextlib.contextmanager
+    def _changing_families(self) -> Iterator[family_table.BaseWrite]:
+        """Change the table while nobody writes, so that no write goes to an id that was given up."""
+        self._must_write()
+        self._segments.refresh()
+        with self._segments.turn():
+            with self._base.write() as txn:
+                yield txn
+            self._control.families += 1
+            self._control.publish()
+            self._segments.refresh()
+
+    # -- maintenance
+
+    def purge_expired(self, *, limit: int | None, batch: int) -> int:
+        self._must_write()
+        self._segments.refresh()
+        now_ms = self.clock.now_ms()
+        if self._announcer is not None and self._expiry.has_callbacks:
+            self._expiry.announce(now_ms)
+        return self._expiry.purge(now_ms, limit=limit, batch=batch)
+
+    def on_expire(self, callback: Callable[[Expired], object]) -> Callable[[], None]:
+        self._segments.refresh()
+        unsubscribe = self._expiry.subscribe(callback)
+        if not self._is_manual:
+            if self._announcer is None:
+                self._segments.on_earlier = self._wake_announcer
+                self._announcer = Worker(self, "announce", LocalEngine._announce)
+            self._announcer.kick()
+        return unsubscribe
+
+    def checkpoint(self) -> None:
+        self._must_write()
+        self._segments.freeze()
+        self._apply_waiting()
+
+    def sync(self) -> None:
+        self._segments.sync()
+
+    def compact(self) -> None:
+        """Write the base tier anew without its free pages, and go on with that."""
+        self.checkpoint()
+        with self._tending:
+            self._clear_given_up()
+            former = self._base.file
+            with self._base.write():
+                generation = former.generation + 1
+                path = self._layout.base_file(generation)
+                temporary = path.with_name(path.name + ".new")
+                former.copy(temporary)
+                self._files.sync_path(temporary)
+                os.rename(temporary, path)
+                self._files.sync_directory(path.parent)
+                self._control.base = generation
+                self._control.publish()
+            self._segments.refresh()
+            self._remove_generation(former.generation)
+
+    def backup(self, path: str) -> None:
+        state = take_state(self._segments, self._base, self._families)
+        try:
+            copy_state(state, path, self._files)
+        finally:
+            state.close()
+
+    def check(self) -> CheckReport:
+        state = take_state(self._segments, self._base, self._families)
+        try:
+            return check_state(state)
+        finally:
+            state.close()
+
+    def stats(self) -> dict[str, Any]:  # Any: numbers, words and None
+        self._segments.refresh()
+        active = self._control.active
+        waiting = len(self._segments.segments) - bool(active)
+        return {
+            "engine": self.name,
+            "path": str(self._layout.root),
+            "durability": self._options.durability,
+            "families": len(self._families.names()),
+            "segments": len(self._segments.segments),
+            "segments_waiting": waiting,
+            "writers_wait": bool(self._segments.is_behind),
+            "segment_bytes": sum(s.records_bytes for s in self._segments.segments),
+            **self._base.file.sizes(),
+            "next_deadline_ms": self._base.file.next_deadline_ms(),
+            "expired": self._expiry.told,
+            "expiry_lag_ms": self._expiry.lag_ms,
+            "expiry_lag_max_ms": self._expiry.lag_max_ms,
+            "syncs": self._segments.syncs,
+            "has_failed": self._control.failed,
+            "ignores_wall_clock": self._steady.ignores_wall,
+            "background_error": next((str(w.error) for w in self._workers if w.error), None),
+        }
+
+    # -- background work
+
+    def _start_workers(self) -> None:
+        if self.is_read_only:
+            return
+        if self._options.durability == "interval":
+            self._workers.append(Worker(self, "sync", LocalEngine._sync))
+        if not self._is_manual:
+            tend = Worker(self, "tend", LocalEngine._tend)
+            self._segments.on_frozen = tend.kick
+            self._workers.append(tend)
+
+    def _sync(self) -> float:
+        self._segments.sync()
+        return maintenance.SYNC_SECONDS
+
+    def _tend(self) -> float:
+        if not self._attachment.maintenance.try_take():
+            self._segments.refresh()
+            return maintenance.RETRY_SECONDS
+        with self._tending:
+            self._freeze_aged()
+            self._apply_waiting()
+            self._sweep()
+            self._clear_given_up()
+        return maintenance.TEND_SECONDS
+
+    def _freeze_aged(self) -> None:
+        self._segments.refresh()
+        if self._control.active:
+            active = self._segments.segments[0]
+            if active.records_bytes and is_dead(
+                active.created_ms + SEGMENT_AGE_MS_MAX, self.clock.now_ms()
+            ):
+                self._segments.freeze()
+
+    def _apply_waiting(self) -> None:
+        with self._tending:
+            for segment in self._segments.waiting():
+                now_ms = self.clock.now_ms()
+                if self._is_manual or self._expiry.has_callbacks:
+                    self._expiry.collect(segment, now_ms)
+                apply_segment(self._base, segment, now_ms)
+                self._segments.retire(segment.number)
+
+    def _sweep(self) -> None:
+        now_ms = self.clock.now_ms() - SWEEP_GRACE_MS
+        until_ns = elapsed_ns() + SWEEP_BUDGET_NS
+        if is_dead(self._base.file.next_deadline_ms(), now_ms):
+            while self._expiry.sweep(now_ms, SWEEP_KEYS) and elapsed_ns() < until_ns:
+                pass
+
+    def _clear_given_up(self) -> None:
+        for family_id in family_table.given_up(self._base.file):
+            is_more = True
+            while is_more:
+                with self._base.write() as txn:
+                    prefix = family_id.to_bytes(4, "big")
+                    is_more = txn.remove_family(prefix, SWEEP_KEYS) == SWEEP_KEYS
+                    if not is_more:
+                        family_table.forget(txn, family_id)
+                self._control.publish()
+
+    def _announce(self) -> float:
+        if not self._expiry.has_callbacks:
+            self._segments.wake_before_ms = ASLEEP_MS
+            self._expiry.stop_announcing()
+            return maintenance.RETRY_SECONDS
+        # Every deadline that is written from here on ends the wait, until the next one is known.
+        self._segments.wake_before_ms = 2**63 - 1
+        now_ms = self.clock.now_ms()
+        next_ms = self._expiry.announce(now_ms)
+        self._segments.wake_before_ms = next_ms
+        pause = min(maintenance.RETRY_SECONDS, max(0, next_ms - self.clock.now_ms()) / 1000)
+        return pause if self.clock is self._steady else min(pause, FOREIGN_CLOCK_SECONDS)
+
+    def _wake_announcer(self) -> None:
+        if self._announcer is not None:
+            self._announcer.kick()
+
+    def _wait_for_checkpoint(self) -> None:
+        """Too many segments wait: do a checkpoint here, or wait for the one under way."""
+        if self._is_manual:
+            self._apply_waiting()
+            return
+        waited = 0.0
+        pause = threading.Event()
+        while self._segments.is_behind:
+            for worker in self._workers:
+                worker.kick()
+                if isinstance(worker.error, StoreFull):
+                    raise worker.error
+            if waited > self._options.lock_timeout:
+                raise StoreBusy(
+                    f"{len(self._segments.segments)} segments wait for a checkpoint, and none came"
+                    f" within {self._options.lock_timeout:g} s (lock_timeout)"
+                )
+            pause.wait(WAIT_SECONDS)
+            waited += WAIT_SECONDS
+            self._segments.refresh()
+
+    def _must_write(self) -> None:
+        if self.is_read_only:
+            raise ReadOnly("the store was opened with read_only=True")
+
+    # -- closing
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        _open_engines.discard(self)
+        for worker in (*self._workers, *([self._announcer] if self._announcer else [])):
+            worker.stop()
+        with self._attachment.detaching() as is_last:
+            try:
+                self._settle(is_last=is_last)
+            except (EphemeraError, OSError) as error:
+                # Nothing is lost by this: what was written is in the segments.
+                _log.warning("closing %s: %s", self._layout.root, error)
+            finally:
+                self._segments.close()
+                self._base.close()
+                self._steady.unshare()
+
+    def _settle(self, *, is_last: bool) -> None:
+        """Leave everything on the disk; the last one out leaves nothing but the base tier."""
+        if self.is_read_only:
+            return
+        self._segments.sync()
+        if is_last and not self._is_manual:
+            self.checkpoint()
+        with self._base.write() as txn:
+            note_time(txn, self.clock.now_ms())
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            with contextlib.suppress(Exception):
+                self.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_open_engines):
+        engine.close()

@@ -1,0 +1,174 @@
+"""Everything the engine asks of the file system: the seam at which tests make it fail.
+
+A `Mapped` file is shared memory with a name. All creation follows one protocol: allocate and fill
+under a temporary name, sync, rename, sync the directory; so a file that has its name is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ephemera.core.errors import StoreFull
+
+TEMPORARY_SUFFIX = ".new"
+_IS_DARWIN = sys.platform == "darwin"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Mapped:
+    """A file in memory, shared with every process that maps it."""
+
+    def __init__(
+        self,
+        path: Path,
+        fd: int,
+        size: int,
+        allocate: Callable[[int, int], object] = lambda fd, size: None,
+    ) -> None:
+        self.path = path
+        self.fd = fd
+        with full_disk_is_store_full(path):
+            allocate(fd, size)
+        self.memory = mmap.mmap(fd, size)
+
+    def __del__(self) -> None:
+        # The mapping itself goes when nobody uses the memory any more.
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+class Files:
+    """The operating system as it is. Tests substitute one that fails, tears and forgets."""
+
+    def create_mapped(self, path: Path, size: int, fill: Callable[[mmap.mmap], object]) -> Mapped:
+        """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
+
+        Raises StoreFull when there is no room; then nothing is left behind.
+        """
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            mapped = Mapped(path, fd, size, _allocate)
+            fill(mapped.memory)
+            self.sync(mapped)
+            os.rename(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        self.sync_directory(path.parent)
+        return mapped
+
+    def map_existing(self, path: Path) -> Mapped:
+        """Map a file as it is. Raises FileNotFoundError when there is none."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return Mapped(path, fd, os.fstat(fd).st_size)
+
+    def sync(self, mapped: Mapped) -> None:
+        """Return once all that was written to the memory is on the disk."""
+        if _IS_DARWIN:
+            mapped.memory.flush()
+            fcntl.fcntl(mapped.fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(mapped.fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        self.sync_path(path)
+
+    def sync_path(self, path: Path) -> None:
+        """Make a file or directory that is not mapped durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def write_whole(self, path: Path, *parts: tuple[int, bytes]) -> None:
+        """Create a file from (offset, bytes) parts, durable when this returns."""
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            with full_disk_is_store_full(path):
+                for offset, data in parts:
+                    _write_all(fd, data, offset)
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+
+class FileLock:
+    """A lock on a file, shared or exclusive, that the system frees when its holder dies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def take(self, *, is_shared: bool = False) -> None:
+        fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+
+    def try_take(self, *, is_shared: bool = False) -> bool:
+        kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(self.fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def write_owner(self, pid: int | None) -> None:
+        """Leave the holder's pid for those who are refused."""
+        os.ftruncate(self.fd, 0)
+        if pid is not None:
+            os.pwrite(self.fd, str(pid).encode(), 0)
+
+    def read_owner(self) -> str:
+        return os.pread(self.fd, 20, 0).decode(errors="replace") or "unknown"
+
+
+@contextlib.contextmanager
+def full_disk_is_store_full(path: object) -> Iterator[None]:
+    """Turn the system's word for a full disk into ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise StoreFull(
+                f"no room for {path}: {error.strerror}. Free some space; then writes go on"
+            ) from error
+        raise
+
+
+def _allocate(fd: int, size: int) -> None:
+    # A sparse file would fault in the middle of a write once the disk is full.
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+        return
+    zeros = bytes(1024 * 1024)
+    for offset in range(0, size, len(zeros)):
+        _write_all(fd, zeros[: size - offset], offset)
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written

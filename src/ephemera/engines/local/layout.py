@@ -1,0 +1,84 @@
+"""Where things lie in a store's directory.
+
+    app.eph/
+      format               one line that says what this directory is
+      control              the control page (_control.pyx), made anew by the first process to open
+      locks/               open, attach, maintenance, writer, syncer
+      segments/NNNNNNNN.seg
+      base/NNNNNNNN.mdb    the base tier; a compaction makes the next generation
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ephemera.core.errors import CorruptStore, InvalidArgument
+from ephemera.engines.local.files import TEMPORARY_SUFFIX, Files
+
+FORMAT_LINE = b"ephemera store, format 1\n"
+SEGMENT_SUFFIX = ".seg"
+BASE_SUFFIX = ".mdb"
+
+
+class Layout:
+    """The paths of one store."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        self.format = self.root / "format"
+        self.control = self.root / "control"
+        self.locks = self.root / "locks"
+        self.segments = self.root / "segments"
+        self.base = self.root / "base"
+
+    def segment(self, number: int) -> Path:
+        return self.segments / f"{number:08d}{SEGMENT_SUFFIX}"
+
+    def base_file(self, generation: int) -> Path:
+        return self.base / f"{generation:08d}{BASE_SUFFIX}"
+
+    def segment_numbers(self) -> list[int]:
+        return _numbers(self.segments, SEGMENT_SUFFIX)
+
+    def base_generations(self) -> list[int]:
+        return _numbers(self.base, BASE_SUFFIX)
+
+    def prepare(self, files: Files, *, create: bool) -> None:
+        """See that this is a store, or make it an empty one.
+
+        Raises InvalidArgument when something else lies at the path.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise InvalidArgument(f"{self.root} is a file; a store is a directory")
+        if not self.format.exists():
+            if not create:
+                raise InvalidArgument(f"there is no store at {self.root}")
+            self._create(files)
+        line = self.format.read_bytes()
+        if line != FORMAT_LINE:
+            raise CorruptStore(self.format, 0, f"holds {line[:40]!r}, not {FORMAT_LINE!r}")
+        for directory in (self.locks, self.segments, self.base):
+            directory.mkdir(exist_ok=True)
+
+    def remove_temporaries(self) -> None:
+        """Clear away what a death in the middle of a creation left."""
+        for directory in (self.root, self.segments, self.base):
+            for path in directory.glob(f"*{TEMPORARY_SUFFIX}*"):
+                path.unlink(missing_ok=True)
+
+    def _create(self, files: Files) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        # Another process may be creating the same store; its lock directory and temporaries are ours too.
+        ours = {"format", "format" + TEMPORARY_SUFFIX, "control", "locks", "segments", "base"}
+        foreign = sorted({path.name for path in self.root.iterdir()} - ours)
+        if foreign:
+            raise InvalidArgument(
+                f"{self.root} is not empty and no store: it holds {', '.join(foreign[:3])}"
+            )
+        files.write_whole(self.format, (0, FORMAT_LINE))
+        files.sync_directory(self.root.parent)
+
+
+def _numbers(directory: Path, suffix: str) -> list[int]:
+    stems = (path.name[: -len(suffix)] for path in directory.glob(f"*{suffix}"))
+    return sorted(int(stem) for stem in stems if stem.isdigit())

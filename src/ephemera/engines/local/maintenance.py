@@ -1,0 +1,79 @@
+"""The background: three threads that keep a store in shape while nobody looks.
+
+`tend` checkpoints frozen segments, sweeps the dead and clears given-up families, in one process at
+a time, whichever holds the maintenance lock. `sync` puts what was written on the disk once a second.
+`announce` tells of expired keys on time, where somebody listens. None of them keeps a store alive
+that was forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ephemera.core.errors import EphemeraError, StoreClosed
+
+if TYPE_CHECKING:
+    from ephemera.engines.local.engine import LocalEngine
+
+_log = logging.getLogger("ephemera")
+
+TEND_SECONDS = 0.25
+SYNC_SECONDS = 1.0
+RETRY_SECONDS = 1.0
+"""How long to leave a failing piece of work alone."""
+
+
+class Worker:
+    """A thread that does a piece of the engine's work again and again until stopped.
+
+    `step` returns how many seconds to wait before the next one; `kick` ends the wait.
+    """
+
+    def __init__(
+        self, engine: LocalEngine, name: str, step: Callable[[LocalEngine], float]
+    ) -> None:
+        self._engine = weakref.ref(engine)
+        self._step = step
+        self._kick = threading.Event()
+        self._is_stopped = False
+        self.error: EphemeraError | OSError | None = None
+        self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
+        self._thread.start()
+
+    def kick(self) -> None:
+        self._kick.set()
+
+    def stop(self) -> None:
+        """Return when the step under way has ended."""
+        self._is_stopped = True
+        self._kick.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            pause = self._run_step()
+            if pause is None:
+                return
+            self._kick.wait(pause)
+            self._kick.clear()
+
+    def _run_step(self) -> float | None:
+        engine = self._engine()
+        if engine is None:
+            return None
+        try:
+            pause = self._step(engine)
+        except StoreClosed:
+            return None
+        except (EphemeraError, OSError) as error:
+            if str(error) != str(self.error):
+                _log.warning("%s: %s", threading.current_thread().name, error)
+            self.error = error
+            return RETRY_SECONDS
+        self.error = None
+        return pause

@@ -1,0 +1,257 @@
+"""The segments of a store on disk: mapping what others made, making room, freezing, retiring, syncing.
+
+Numbers count up for ever. Those after `applied` exist; the newest takes writes while it is `active`.
+All changes here happen under the writer's lock and end with a new epoch, which tells every process
+to look again before its next operation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+from ephemera.core.errors import CorruptStore, StoreClosed, StoreFailed
+from ephemera.core.row import Row
+from ephemera.engines.local._control import Control
+from ephemera.engines.local._segment import (
+    Segment,
+    SegmentStack,
+    format_segment,
+    pack_key,
+    segment_bytes_for,
+    unpack_row,
+    unpack_value,
+)
+from ephemera.engines.local.base_tier import BaseTier
+from ephemera.engines.local.files import Files, Mapped
+from ephemera.engines.local.layout import Layout
+
+SEGMENTS_WAITING_MAX = 4
+"""How many frozen segments may wait for a checkpoint before writers wait too."""
+SYNC_TIMEOUT = 60.0
+
+
+class Segments(SegmentStack):
+    """The stack of segments, with the slow work that its operations need now and then."""
+
+    def __init__(
+        self,
+        control: Control,
+        layout: Layout,
+        files: Files,
+        base: BaseTier,
+        *,
+        now_ms: Callable[[], int],
+        lock_timeout: float,
+        is_read_only: bool,
+        syncs_each: bool,
+        segment_bytes: int,
+    ) -> None:
+        super().__init__(
+            control,
+            now_ms=now_ms,
+            lock_timeout=lock_timeout,
+            is_read_only=is_read_only,
+            syncs_each=syncs_each,
+        )
+        self._layout = layout
+        self._files = files
+        self._base = base
+        self._segment_bytes = segment_bytes
+        self._mapped: dict[int, tuple[Segment, Mapped]] = {}
+        self._refreshing = threading.RLock()
+        self.is_closed = False
+        self.syncs = 0
+        self.on_refresh: Callable[[], None] = base.renew
+        self.on_frozen: Callable[[], None] = _nothing
+        self.on_behind: Callable[[], None] = _nothing
+        self.on_earlier: Callable[[], None] = _nothing
+
+    # -- what others did
+
+    def refresh(self) -> None:
+        """Map the segments that are new, let those go that were retired."""
+        # One thread at a time, so that what is shown never goes back to an older epoch.
+        with self._refreshing:
+            epoch = None
+            while epoch != self.control.epoch:
+                if self.is_closed:
+                    raise StoreClosed("the store is closed")
+                epoch = self.control.epoch
+                self._refresh_to(epoch)
+
+    def _refresh_to(self, epoch: int) -> None:
+        applied, newest, active = self.control.applied, self.control.newest, self.control.active
+        try:
+            mapped = {n: self._map(n) for n in range(newest, applied, -1)}
+        except FileNotFoundError as error:
+            if self.control.applied == applied:
+                raise CorruptStore(error.filename, None, "the segment is missing") from error
+            return
+        self._mapped = mapped
+        self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
+        # Before the stack is shown: a reader that misses in these segments must find in the base
+        # tier all that was in those that are gone.
+        self.on_refresh()
+        self.show([segment for segment, _ in mapped.values()], epoch, bool(active))
+
+    def is_at(self, epoch: int) -> bool:
+        """Whether nothing changed since `epoch`."""
+        return self.control.epoch == epoch
+
+    def _map(self, number: int) -> tuple[Segment, Mapped]:
+        known = self._mapped.get(number)
+        if known is not None:
+            return known
+        path = self._layout.segment(number)
+        mapped = self._files.map_existing(path)
+        return Segment(mapped.memory, str(path), hash_seed=self.control.hash_seed), mapped
+
+    # -- below the segments
+
+    def below(self, family: int, key: bytes, now_ms: int) -> bytes | None:
+        base_key = pack_key(family, key)
+        stored = self._base.get(base_key)
+        return None if stored is None else unpack_value(base_key, stored, now_ms)
+
+    def below_row(self, family: int, key: bytes) -> Row | None:
+        base_key = pack_key(family, key)
+        stored = self._base.get(base_key)
+        return None if stored is None else unpack_row(base_key, stored)
+
+    # -- room for writes: the caller has the writer's turn
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """The writer's turn for work on the segments themselves, however many wait."""
+        has_died = self.control.writer.take(self.lock_timeout)
+        try:
+            if has_died:
+                self.writer_died()
+            yield
+        finally:
+            self.control.writer.leave()
+
+    def make_room(self, size: int) -> None:
+        """Make a segment that takes writes and has room for `size` bytes of records."""
+        number = self.control.newest + 1
+        previous_head = self.segments[0].position if self.segments else 0
+        mapped = self._files.create_mapped(
+            self._layout.segment(number),
+            segment_bytes_for(size, self._segment_bytes),
+            lambda memory: format_segment(
+                memory,
+                number=number,
+                previous_head=previous_head,
+                salt=int.from_bytes(os.urandom(8), "little"),
+                created_ms=self.now_ms(),
+            ),
+        )
+        segment = Segment(mapped.memory, str(mapped.path), hash_seed=self.control.hash_seed)
+        self._mapped = {number: (segment, mapped), **self._mapped}
+        self.control.newest = number
+        self.control.active = number
+        self.control.publish()
+        self.refresh()
+        self.on_frozen()
+
+    def wait_for_checkpoint(self) -> None:
+        self.on_behind()
+
+    def wake(self) -> None:
+        self.on_earlier()
+
+    def writer_died(self) -> None:
+        """Leave the segment of a writer that died inside as it is: what it had not published stays
+        beyond the head, linked but unseen, and nothing may ever be written over it."""
+        self.refresh()
+        self._freeze()
+
+    def freeze(self) -> None:
+        """Let the active segment take no more writes, so that a checkpoint can apply it."""
+        with self.turn():
+            self.refresh()
+            if self.control.active and self.segments[0].records_bytes:
+                self._freeze()
+
+    def _freeze(self) -> None:
+        self.control.active = 0
+        self.control.publish()
+        self.refresh()
+
+    # -- the base tier has taken them over
+
+    def waiting(self) -> list[Segment]:
+        """The frozen segments, oldest first."""
+        self.refresh()
+        frozen = self.segments[1:] if self.control.active else self.segments
+        return frozen[::-1]
+
+    def retire(self, number: int) -> None:
+        """All rows of this segment and of those before it are in the base tier."""
+        with self.turn():
+            retired = range(self.control.applied + 1, number + 1)
+            if retired:
+                self.control.applied = number
+                self.control.publish()
+        for old in retired:
+            self._files.remove(self._layout.segment(old))
+
+    # -- syncing
+
+    def acknowledge(self, number: int, position: int) -> None:
+        """Return once everything up to this position of this segment is on the disk.
+
+        One sync serves every writer that waits: whoever gets the lock syncs all that is written by
+        then, and the others find their part done when their turn comes.
+        """
+        syncer = self.control.syncer
+        syncer.take(SYNC_TIMEOUT)
+        try:
+            if self.control.failed:
+                raise StoreFailed("a sync of this store failed: close it and open it again")
+            if self.control.synced < (number, position):
+                self._sync_all()
+        finally:
+            syncer.leave()
+
+    def sync(self) -> None:
+        """Put everything that was written on the disk."""
+        self.refresh()
+        if self.segments:
+            self.acknowledge(self.segments[0].number, self.segments[0].position)
+
+    def _sync_all(self) -> None:
+        self.refresh()
+        done_number, done_position = self.control.synced
+        now_ms = self.now_ms()
+        # Oldest first: what is synced of a segment implies that all before it is.
+        for segment, mapped in reversed(self._mapped.values()):
+            position = segment.position
+            if segment.number < done_number or (segment.number, position) == (
+                done_number,
+                done_position,
+            ):
+                continue
+            try:
+                self._files.sync(mapped)
+            except OSError as error:
+                # The kernel may have dropped the pages: a second try would lie.
+                self.control.fail()
+                raise StoreFailed(f"syncing {mapped.path} failed: {error}") from error
+            self.syncs += 1
+            segment.stamp(position, now_ms)
+            self.control.synced = (segment.number, position)
+
+    def close(self) -> None:
+        """Use the segments no more; what was mapped goes with the last view of it."""
+        self.is_closed = True
+        self.show([], 0, False)
+        self.forget()
+        self._mapped = {}
+
+
+def _nothing() -> None:
+    """What happens when nobody asked to be told."""

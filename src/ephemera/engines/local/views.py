@@ -1,0 +1,172 @@
+"""Consistent reads: a cut through the segments and a transaction of the base tier, taken together.
+
+A view is consistent by construction: published heads never change what lies below them, mapped
+segments outlive their files, and the base tier's transaction stays where it began. The one thing to
+see to is that both halves fit: if the epoch moved while they were taken, they are taken again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from ephemera.core.errors import StoreClosed
+from ephemera.core.expiry import is_dead
+from ephemera.core.keyvalue import FamilyRef, Range, Write
+from ephemera.core.row import Row
+from ephemera.engines.local._segment import BELOW, Cut, pack_key, unpack_row
+from ephemera.engines.local.base_tier import BaseFile, BaseTier, ReadTransaction, lmdb_errors
+from ephemera.engines.local.families import Families
+from ephemera.engines.local.segments import Segments
+
+CHUNK_KEYS = 512
+
+
+class State:
+    """Everything as it was at one moment, dead rows included."""
+
+    def __init__(
+        self, cut: Cut, base: BaseFile, txn: ReadTransaction, ids: dict[str, int]
+    ) -> None:
+        self.cut = cut
+        self.base = base
+        self.txn = txn
+        self.ids = ids
+
+    def row(self, family_id: int, key: bytes) -> Row | None:
+        row = self.cut.row(family_id, key)
+        if row is not BELOW:
+            return row  # type: ignore[return-value]  # BELOW is the only other thing it can be
+        base_key = pack_key(family_id, key)
+        with lmdb_errors(self.base.path):
+            stored = self.txn.get(base_key)
+        return None if stored is None else unpack_row(base_key, stored)
+
+    def scan(self, family_id: int, bounds: Range) -> Iterator[tuple[bytes, Row]]:
+        """(key, row) in order."""
+        start = pack_key(family_id, bounds.start)
+        end = pack_key(family_id + 1, b"") if bounds.end is None else pack_key(family_id, bounds.end)
+        if start >= end:
+            return
+        with lmdb_errors(self.base.path):
+            for base_key, stored in self.merged(start, end, is_reverse=bounds.is_reverse):
+                yield base_key[4:], unpack_row(base_key, stored)
+
+    def merged(
+        self, start: bytes, end: bytes | None, *, is_reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(base key, base value) of base tier and segments in order; the segments' word counts."""
+        below = self.base.scan(self.txn, start, end, is_reverse=is_reverse)
+        waiting = next(below, None)
+        for base_key, stored in self._above(start, end, is_reverse=is_reverse):
+            while waiting is not None and (
+                waiting[0] > base_key if is_reverse else waiting[0] < base_key
+            ):
+                yield waiting
+                waiting = next(below, None)
+            if waiting is not None and waiting[0] == base_key:
+                waiting = next(below, None)
+            if stored is not None:
+                yield base_key, stored
+        if waiting is not None:
+            yield waiting
+            yield from below
+
+    def _above(
+        self, start: bytes, end: bytes | None, *, is_reverse: bool
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """The segments' part of a scan, chunk by chunk; None stands for a deletion."""
+        while self.cut.segments:
+            chunk = self.cut.chunk(start, end, is_reverse, CHUNK_KEYS)
+            for base_key, stored, _ in chunk:
+                yield base_key, stored
+            if len(chunk) < CHUNK_KEYS:
+                return
+            if is_reverse:
+                end = chunk[-1][0]
+            else:
+                start = chunk[-1][0] + b"\0"
+
+    def close(self) -> None:
+        # A store that was closed before has ended its transactions.
+        with contextlib.suppress(StoreClosed), lmdb_errors(self.base.path):
+            self.txn.abort()
+
+
+def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
+    """The state that is published now."""
+    while True:
+        epoch = segments.control.epoch
+        cut = segments.cut()
+        file = base.file
+        state = State(cut, file, file.begin(), families.ids())
+        # A segment that was frozen and applied in between would show in the base tier what the cut
+        # leaves out.
+        if segments.is_at(epoch):
+            return state
+        state.close()
+
+
+class LocalView:
+    """A snapshot: a state at one instant."""
+
+    def __init__(self, segments: Segments, state: State, now_ms: int) -> None:
+        self._segments = segments
+        self._state: State | None = state
+        self.now_ms = now_ms
+
+    @property
+    def state(self) -> State:
+        if self._state is None or self._segments.is_closed:
+            raise StoreClosed("this snapshot, this transaction or its store has ended")
+        return self._state
+
+    def row(self, family: FamilyRef, key: bytes) -> Row | None:
+        state = self.state
+        family_id = state.ids.get(family.name)
+        row = None if family_id is None else state.row(family_id, key)
+        return None if row is None or is_dead(row.deadline_ms, self.now_ms) else row
+
+    def scan(self, family: FamilyRef, bounds: Range) -> Iterator[tuple[bytes, Row]]:
+        state = self.state
+        family_id = state.ids.get(family.name)
+        if family_id is not None:
+            for key, row in state.scan(family_id, bounds):
+                if not is_dead(row.deadline_ms, self.now_ms):
+                    yield key, row
+
+    def close(self) -> None:
+        if self._state is not None:
+            self._state.close()
+            self._state = None
+
+
+class LocalTurn(LocalView):
+    """The writer's turn and the state that it found."""
+
+    def close(self) -> None:
+        if self._state is not None:
+            super().close()
+            self._segments.leave()
+
+    def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
+        where = None
+        try:
+            if self.state and writes:
+                where = self._segments.append_batch(writes, self.now_ms)
+        finally:
+            self.close()
+        if where is not None:
+            self._segments.acknowledge_batch(where, durable)
+
+
+def live_scan(
+    state: State, family_id: int, bounds: Range, now_ms: Callable[[], int]
+) -> Iterator[tuple[bytes, Row]]:
+    """A scan that asks the time for each row as it is handed out, and ends its state by itself."""
+    try:
+        for key, row in state.scan(family_id, bounds):
+            if not is_dead(row.deadline_ms, now_ms()):
+                yield key, row
+    finally:
+        state.close()

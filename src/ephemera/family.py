@@ -1,0 +1,42 @@
+"""A family: an ordered map with its own default TTL, straight on the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ephemera.core.arguments import BytesLike, check_durable
+from ephemera.core.keyvalue import FamilyRef, KeyValue
+from ephemera.keyspace import Keyspace, encode_keys
+from ephemera.transaction import Pending
+
+
+class Family(Keyspace):
+    """One of the store's maps, made by `store.family(name)`.
+
+    >>> import ephemera
+    >>> store = ephemera.open("memory://", clock=ephemera.ManualClock())
+    >>> sessions = store.family("sessions", default_ttl=1800)
+    >>> sessions.put("ada", "{}")
+    >>> sessions.ttl("ada")
+    1800.0
+    """
+
+    __slots__ = ("__weakref__", "_engine")
+
+    def __init__(self, engine: KeyValue, ref: FamilyRef, store_ttl_ms: int | None) -> None:
+        super().__init__(engine, ref, engine.clock.now_ms, store_ttl_ms)
+        self._engine = engine
+
+    @property
+    def name(self) -> str:
+        return self._ref.name
+
+    def delete_many(self, keys: Iterable[BytesLike], *, durable: bool | None = None) -> int:
+        # The engine deletes blindly in a batch; to count what was there takes the writer's turn.
+        wanted = encode_keys(keys)
+        check_durable(durable)
+        with Pending(self._engine.begin(), durable=durable) as pending:
+            return sum(pending.delete(self._ref, key, durable=None) for key in wanted)
+
+    def __repr__(self) -> str:
+        return f"<Family {self.name!r}>"

@@ -1,0 +1,670 @@
+"""The operations on a map with deadlines: argument checks and the rules about TTLs, each once.
+
+A keyspace stands on an `Access`: the engine itself (a family), the pending writes of a transaction,
+or the view of a snapshot. What it hands down was checked; what it gets back is alive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
+
+from ephemera.core.arguments import (
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    BytesLike,
+    check_durable,
+    count_at_least,
+    encode_bound,
+    encode_key,
+    encode_value,
+)
+from ephemera.core.errors import InvalidArgument
+from ephemera.core.expiry import (
+    DEADLINE_MS_MAX,
+    FOREVER,
+    Lifetime,
+    TtlLike,
+    duration_ms,
+    lifetime,
+    renewed,
+    to_datetime,
+)
+from ephemera.core.keyvalue import Change, FamilyRef, Range, Write, prefix_range
+from ephemera.core.row import NEVER_MS, Row
+
+T = TypeVar("T")
+KeyT = TypeVar("KeyT", bound=BytesLike)
+
+AtLike = datetime | float | None
+"""What `at=` takes: an aware datetime or epoch seconds."""
+Seconds = float | timedelta
+
+COUNTER = re.compile(rb"-?[0-9]{1,19}")
+COUNTER_MIN = -(2**63)
+COUNTER_MAX = 2**63 - 1
+
+_NOT_GIVEN: Any = object()  # Any: stands for "no default" where a default may be of any type
+
+
+class Entry(NamedTuple):
+    """A value with its times: when it was written, when it dies, and the seconds left until then."""
+
+    value: bytes
+    written_at: datetime
+    deadline: datetime | None
+    ttl: float | None
+
+
+class Access(Protocol):
+    """The part of an engine that a keyspace needs; transactions and snapshots offer the same.
+
+    `scan` without `now_ms` goes by the access's own time: a moving one for an engine, the one
+    instant of a transaction or snapshot.
+    """
+
+    def get(self, family: FamilyRef, key: bytes, now_ms: int, /) -> bytes | None: ...
+    def row(self, family: FamilyRef, key: bytes, now_ms: int) -> Row | None: ...
+    def scan(
+        self, family: FamilyRef, bounds: Range, now_ms: int | None
+    ) -> Iterator[tuple[bytes, Row]]: ...
+    def count(self, family: FamilyRef, now_ms: int) -> int: ...
+    def put(
+        self,
+        family: FamilyRef,
+        key: bytes,
+        value: bytes,
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
+        durable: bool | None,
+        /,
+    ) -> None: ...
+    def delete(self, family: FamilyRef, key: bytes, *, durable: bool | None) -> bool: ...
+    def write(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
+    def update(
+        self, family: FamilyRef, key: bytes, change: Change, *, durable: bool | None
+    ) -> None: ...
+    def clear(self, family: FamilyRef) -> None: ...
+
+
+class Keyspace:
+    """A map from keys to values in which every key may carry a deadline.
+
+    Keys and values are bytes; `str` is encoded as UTF-8 on the way in. Where a lifetime is taken,
+    `ttl` is seconds, a timedelta, `Ttl.DEFAULT` or `Ttl.NEVER`; `at` is an aware datetime or epoch
+    seconds; `idle` is how long the key may go without a touch, with `ttl` or `at` as the hard cap.
+    `durable` is True or False to differ from what the store was opened with.
+
+    Every method raises InvalidArgument for arguments it cannot take, and StoreClosed after the end
+    of its store, transaction or snapshot; every method that writes raises ReadOnly where nothing
+    can be written, and StoreBusy when the writer's turn does not come in time. A method that raises
+    has changed nothing.
+    """
+
+    __slots__ = ("_access", "_get", "_now_ms", "_put", "_ref", "_store_ttl_ms")
+
+    def __init__(
+        self,
+        access: Access,
+        ref: FamilyRef,
+        now_ms: Callable[[], int],
+        store_ttl_ms: int | None,
+    ) -> None:
+        self._access = access
+        self._ref = ref
+        self._now_ms = now_ms
+        self._store_ttl_ms = store_ttl_ms
+        # Bound once: `get` and `put` are the hot paths, and every look-up counts there.
+        self._get = access.get
+        self._put = access.put
+
+    # --- one key: reading ---------------------------------------------------------------------
+
+    @overload
+    def get(
+        self, key: BytesLike, default: None = None, max_age: Seconds | None = None
+    ) -> bytes | None: ...
+    @overload
+    def get(self, key: BytesLike, default: T, max_age: Seconds | None = None) -> bytes | T: ...
+    def get(self, key: BytesLike, default: object = None, max_age: Seconds | None = None) -> object:
+        """The value, or `default` when the key is absent, dead, or written longer ago than `max_age`.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put("name", "ada")
+        >>> store.get("name"), store.get("absent"), store.get("absent", b"-")
+        (b'ada', None, b'-')
+        """
+        if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
+            key = encode_key(key)
+        if max_age is not None:
+            return self._get_young(key, default, max_age)
+        value = self._get(self._ref, key, self._now_ms())
+        return default if value is None else value
+
+    def _get_young(self, key: bytes, default: object, max_age: Seconds) -> object:
+        max_age_ms = duration_ms(max_age, name="max_age")
+        now_ms = self._now_ms()
+        row = self._access.row(self._ref, key, now_ms)
+        return default if row is None or now_ms - row.written_ms > max_age_ms else row.value
+
+    def entry(self, key: BytesLike) -> Entry | None:
+        """Value, write time, deadline and seconds left in one read; None when the key is absent.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://", clock=ephemera.ManualClock(0))
+        >>> store.put("code", "492817", ttl=60)
+        >>> entry = store.entry("code")
+        >>> entry.value, entry.deadline.isoformat(), entry.ttl
+        (b'492817', '1970-01-01T00:01:00+00:00', 60.0)
+        """
+        now_ms = self._now_ms()
+        row = self._access.row(self._ref, encode_key(key), now_ms)
+        if row is None:
+            return None
+        has_deadline = row.deadline_ms != NEVER_MS
+        return Entry(
+            row.value,
+            to_datetime(row.written_ms),
+            to_datetime(row.deadline_ms) if has_deadline else None,
+            _seconds_left(row, now_ms),
+        )
+
+    def ttl(self, key: BytesLike) -> float | None:
+        """The seconds left until the deadline, None without one. Raises KeyError when absent.
+
+        >>> import ephemera
+        >>> clock = ephemera.ManualClock()
+        >>> store = ephemera.open("memory://", clock=clock)
+        >>> store.put("code", "492817", ttl=60)
+        >>> clock.advance(15)
+        >>> store.ttl("code")
+        45.0
+        """
+        now_ms = self._now_ms()
+        row = self._access.row(self._ref, encode_key(key), now_ms)
+        if row is None:
+            raise KeyError(key)
+        return _seconds_left(row, now_ms)
+
+    # --- one key: writing ---------------------------------------------------------------------
+
+    def put(
+        self,
+        key: BytesLike,
+        value: BytesLike,
+        *,
+        ttl: TtlLike = None,
+        at: AtLike = None,
+        idle: Seconds | None = None,
+        durable: bool | None = None,
+    ) -> None:
+        """Store the value. Without a lifetime the key gets the family's default, or is permanent.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://", clock=ephemera.ManualClock())
+        >>> store.put("code", "492817", ttl=60)
+        >>> store.put("code", "permanent from here on")
+        >>> store.ttl("code") is None
+        True
+        """
+        if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
+            key = encode_key(key)
+        if type(value) is not bytes or len(value) > VALUE_BYTES_MAX:
+            value = encode_value(value)
+        if durable is not None:
+            check_durable(durable)
+        now_ms = self._now_ms()
+        # The usual lifetimes (up to a billion seconds), worked out in place, each within its own
+        # type of number, which is fastest. All others, and all that is wrong, go the long way
+        # below, which alone decides what is allowed.
+        if at is None and idle is None:
+            deadline_ms = NEVER_MS
+            if type(ttl) is int and 0 < ttl <= 1_000_000_000:
+                deadline_ms = now_ms + ttl * 1000
+            elif type(ttl) is float and 0.0 < ttl <= 1e9:
+                deadline_ms = now_ms + ((ttl * 1000.0).__round__() or 1)
+            elif ttl is None and self._store_ttl_ms is None and self._ref.default_ttl_ms is None:
+                self._put(self._ref, key, value, now_ms, NEVER_MS, 0, NEVER_MS, durable)
+                return
+            if deadline_ms <= DEADLINE_MS_MAX:
+                self._put(self._ref, key, value, now_ms, deadline_ms, 0, NEVER_MS, durable)
+                return
+        deadline_ms, idle_ms, hard_ms = self._lifetime(now_ms, ttl, at, idle)
+        self._put(self._ref, key, value, now_ms, deadline_ms, idle_ms, hard_ms, durable)
+
+    def touch(
+        self,
+        key: BytesLike,
+        *,
+        ttl: TtlLike = None,
+        at: AtLike = None,
+        idle: Seconds | None = None,
+        durable: bool | None = None,
+    ) -> bool:
+        """Give the key a new lifetime and leave its value; whether it was there.
+
+        Without a lifetime, a key that dies of idleness starts its idle time again; another gets the
+        family's default, and where there is none its deadline stays.
+
+        >>> import ephemera
+        >>> clock = ephemera.ManualClock()
+        >>> store = ephemera.open("memory://", clock=clock)
+        >>> store.put("session", "{}", idle=60)
+        >>> clock.advance(59)
+        >>> store.touch("session"), store.ttl("session")
+        (True, 60.0)
+        """
+        is_renewal = ttl is None and at is None and idle is None
+        is_there = False
+
+        def change(row: Row | None, now_ms: int) -> Row | None:
+            nonlocal is_there
+            is_there = row is not None
+            # Before the row is looked at: a bad lifetime is refused for an absent key too.
+            life = None if is_renewal else self._lifetime(now_ms, ttl, at, idle)
+            if row is None:
+                return None
+            if life is None:
+                life = renewed(row, now_ms, default_ttl_ms=self._default_ttl_ms())
+            return _with_lifetime(row, life)
+
+        self._update(key, change, durable)
+        return is_there
+
+    def persist(self, key: BytesLike, *, durable: bool | None = None) -> bool:
+        """Take the key's deadline away and leave its value; whether the key was there.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put("code", "492817", ttl=60)
+        >>> store.persist("code"), store.ttl("code")
+        (True, None)
+        """
+        is_there = False
+
+        def change(row: Row | None, now_ms: int) -> Row | None:
+            nonlocal is_there
+            is_there = row is not None
+            return None if row is None else _with_lifetime(row, FOREVER)
+
+        self._update(key, change, durable)
+        return is_there
+
+    def delete(self, key: BytesLike, *, durable: bool | None = None) -> bool:
+        """Take the key away; whether it was there.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put("name", "ada")
+        >>> store.delete("name"), store.delete("name")
+        (True, False)
+        """
+        return self._access.delete(self._ref, encode_key(key), durable=check_durable(durable))
+
+    @overload
+    def pop(self, key: BytesLike, *, durable: bool | None = None) -> bytes: ...
+    @overload
+    def pop(self, key: BytesLike, default: T, *, durable: bool | None = None) -> bytes | T: ...
+    def pop(
+        self, key: BytesLike, default: object = _NOT_GIVEN, *, durable: bool | None = None
+    ) -> object:
+        """Take the key away and return its value; `default`, or else KeyError, when it is absent.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put("code", "492817")
+        >>> store.pop("code"), store.pop("code", None)
+        (b'492817', None)
+        """
+        popped: bytes | None = None
+
+        def change(row: Row | None, now_ms: int) -> None:
+            nonlocal popped
+            popped = None if row is None else row.value
+
+        self._update(key, change, durable)
+        if popped is not None:
+            return popped
+        if default is _NOT_GIVEN:
+            raise KeyError(key)
+        return default
+
+    # --- one key: only if it is as believed ---------------------------------------------------
+
+    def put_if_absent(
+        self,
+        key: BytesLike,
+        value: BytesLike,
+        *,
+        ttl: TtlLike = None,
+        at: AtLike = None,
+        idle: Seconds | None = None,
+        durable: bool | None = None,
+    ) -> bool:
+        """Store the value unless the key is there; whether it was stored.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_if_absent("lock", "me", ttl=30), store.put_if_absent("lock", "you", ttl=30)
+        (True, False)
+        """
+        return self.compare_and_set(key, None, value, ttl=ttl, at=at, idle=idle, durable=durable)
+
+    def compare_and_set(
+        self,
+        key: BytesLike,
+        expected: BytesLike | None,
+        value: BytesLike,
+        *,
+        ttl: TtlLike = None,
+        at: AtLike = None,
+        idle: Seconds | None = None,
+        durable: bool | None = None,
+    ) -> bool:
+        """Store the value if the key holds `expected` (None: is absent); whether it was stored.
+
+        Without a lifetime the key keeps the one it has.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://", clock=ephemera.ManualClock())
+        >>> store.put("state", "draft", ttl=60)
+        >>> store.compare_and_set("state", "draft", "sent"), store.ttl("state")
+        (True, 60.0)
+        """
+        keeps_lifetime = ttl is None and at is None and idle is None
+        wanted = None if expected is None else encode_value(expected)
+        data = encode_value(value)
+        is_stored = False
+
+        def change(row: Row | None, now_ms: int) -> Row | None:
+            nonlocal is_stored
+            # Before the row is looked at: a bad lifetime is refused whatever the key holds.
+            life = self._lifetime(now_ms, ttl, at, idle)
+            is_stored = (None if row is None else row.value) == wanted
+            if not is_stored:
+                return row
+            if row is not None and keeps_lifetime:
+                return row._replace(value=data, written_ms=now_ms)
+            return Row(data, now_ms, *life)
+
+        self._update(key, change, durable)
+        return is_stored
+
+    def incr(
+        self,
+        key: BytesLike,
+        by: int = 1,
+        *,
+        ttl: TtlLike = None,
+        durable: bool | None = None,
+    ) -> int:
+        """Add to the number that the key holds, and return the sum; an absent key counts as 0.
+
+        The TTL applies when the counter is created and is kept from then on. Raises InvalidArgument
+        when the value is no decimal number, or the sum leaves the signed 64 bits.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.incr("hits", ttl=60), store.incr("hits", 41, ttl=60)
+        (1, 42)
+        """
+        _check_step(by)
+        total = 0
+
+        def change(row: Row | None, now_ms: int) -> Row:
+            nonlocal total
+            life = self._lifetime(now_ms, ttl, None, None)
+            total = _sum(0 if row is None else _counter(row.value), by)
+            data = b"%d" % total
+            if row is None:
+                return Row(data, now_ms, *life)
+            return row._replace(value=data, written_ms=now_ms)
+
+        self._update(key, change, durable)
+        return total
+
+    # --- many keys ----------------------------------------------------------------------------
+
+    def get_many(self, keys: Iterable[BytesLike]) -> dict[bytes, bytes]:
+        """The values of those keys that are there.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_many({"a": "1", "b": "2"})
+        >>> store.get_many(["b", "absent"])
+        {b'b': b'2'}
+        """
+        wanted = encode_keys(keys)
+        now_ms = self._now_ms()
+        found = ((key, self._get(self._ref, key, now_ms)) for key in wanted)
+        return {key: value for key, value in found if value is not None}
+
+    def put_many(
+        self,
+        pairs: Mapping[KeyT, BytesLike] | Iterable[tuple[BytesLike, BytesLike]],
+        *,
+        ttl: TtlLike = None,
+        at: AtLike = None,
+        idle: Seconds | None = None,
+        durable: bool | None = None,
+    ) -> None:
+        """Store every pair of a mapping or an iterable, or none of them.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_many({"a": "1", "b": "2"}, ttl=60)
+        >>> store.count()
+        2
+        """
+        values = _encode_pairs(pairs)
+        now_ms = self._now_ms()
+        life = self._lifetime(now_ms, ttl, at, idle)
+        writes = [Write(self._ref, key, Row(value, now_ms, *life)) for key, value in values.items()]
+        self._access.write(writes, durable=check_durable(durable))
+
+    def delete_many(self, keys: Iterable[BytesLike], *, durable: bool | None = None) -> int:
+        """Take all these keys away at once, or none of them; how many of them were there.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_many({"a": "1", "b": "2"})
+        >>> store.delete_many(["a", "absent"])
+        1
+        """
+        durable = check_durable(durable)
+        return sum(
+            self._access.delete(self._ref, key, durable=durable) for key in encode_keys(keys)
+        )
+
+    def scan(
+        self,
+        prefix: BytesLike = b"",
+        *,
+        start: BytesLike | None = None,
+        end: BytesLike | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in the order of their bytes: those with the prefix, from `start` up to
+        but not including `end`. One consistent state; what dies on the way is left out.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_many({"a:1": "x", "a:2": "y", "b:1": "z"})
+        >>> list(store.scan("a:", reverse=True))
+        [(b'a:2', b'y'), (b'a:1', b'x')]
+        """
+        if not isinstance(reverse, bool):
+            raise InvalidArgument(f"reverse must be True or False, not {reverse!r}")
+        if limit is not None:
+            limit = count_at_least(limit, 0, name="limit")
+        bounds = prefix_range(
+            encode_bound(prefix, name="prefix"),
+            b"" if start is None else encode_bound(start, name="start"),
+            None if end is None else encode_bound(end, name="end"),
+            is_reverse=reverse,
+        )
+        rows = self._access.scan(self._ref, bounds, None)
+        return ((key, row.value) for key, row in islice(rows, limit))
+
+    def count(self) -> int:
+        """How many keys are alive.
+
+        >>> import ephemera
+        >>> clock = ephemera.ManualClock()
+        >>> store = ephemera.open("memory://", clock=clock)
+        >>> store.put("a", "1")
+        >>> store.put("b", "2", ttl=60)
+        >>> clock.advance(60)
+        >>> store.count()
+        1
+        """
+        return self._access.count(self._ref, self._now_ms())
+
+    def clear(self) -> None:
+        """Take every key away.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put("name", "ada")
+        >>> store.clear()
+        >>> store.count()
+        0
+        """
+        self._access.clear(self._ref)
+
+    # --- the same as a mapping ----------------------------------------------------------------
+
+    def keys(self) -> Iterator[bytes]:
+        """The keys in order.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_many({"b": "2", "a": "1"})
+        >>> list(store.keys())
+        [b'a', b'b']
+        """
+        return (key for key, _ in self.scan())
+
+    def values(self) -> Iterator[bytes]:
+        """The values in the order of their keys.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_many({"b": "2", "a": "1"})
+        >>> list(store.values())
+        [b'1', b'2']
+        """
+        return (value for _, value in self.scan())
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in the order of their keys: `scan` of everything.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://")
+        >>> store.put_many({"b": "2", "a": "1"})
+        >>> dict(store.items())
+        {b'a': b'1', b'b': b'2'}
+        """
+        return self.scan()
+
+    def __getitem__(self, key: BytesLike) -> bytes:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: BytesLike, value: BytesLike) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: BytesLike) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: BytesLike) -> bool:
+        return self.get(key) is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.keys()
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        """Always true: asking a store whether it is there must not count its keys."""
+        return True
+
+    # --- shared steps -------------------------------------------------------------------------
+
+    def _update(self, key: BytesLike, change: Change, durable: bool | None) -> None:
+        self._access.update(self._ref, encode_key(key), change, durable=check_durable(durable))
+
+    def _lifetime(self, now_ms: int, ttl: object, at: object, idle: object) -> Lifetime:
+        return lifetime(now_ms, ttl=ttl, at=at, idle=idle, default_ttl_ms=self._default_ttl_ms())
+
+    def _default_ttl_ms(self) -> int | None:
+        own_ms = self._ref.default_ttl_ms
+        return self._store_ttl_ms if own_ms is None else own_ms or None
+
+
+def encode_keys(keys: Iterable[BytesLike]) -> list[bytes]:
+    """The bytes of several keys, each once. Raises InvalidArgument when one of them is none."""
+    if isinstance(keys, (bytes, bytearray, memoryview, str)) or not isinstance(keys, Iterable):
+        raise InvalidArgument(f"keys must be an iterable of keys, not {type(keys).__name__}")
+    return list(dict.fromkeys(encode_key(key) for key in keys))
+
+
+def _encode_pairs(
+    pairs: Mapping[KeyT, BytesLike] | Iterable[tuple[BytesLike, BytesLike]],
+) -> dict[bytes, bytes]:
+    if isinstance(pairs, (bytes, bytearray, memoryview, str)) or not isinstance(pairs, Iterable):
+        raise InvalidArgument(
+            f"pairs must be a mapping or an iterable of (key, value), not {type(pairs).__name__}"
+        )
+    given = pairs.items() if isinstance(pairs, Mapping) else pairs
+    return dict(map(_encode_pair, given))
+
+
+def _encode_pair(pair: object) -> tuple[bytes, bytes]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise InvalidArgument(f"each pair must be a (key, value), not {type(pair).__name__}")
+    return encode_key(pair[0]), encode_value(pair[1])
+
+
+def _with_lifetime(row: Row, life: Lifetime) -> Row:
+    """The same row object when nothing changes, so that nothing is written."""
+    if (row.deadline_ms, row.idle_ms, row.hard_ms) == life:
+        return row
+    return Row(row.value, row.written_ms, *life)
+
+
+def _seconds_left(row: Row, now_ms: int) -> float | None:
+    return None if row.deadline_ms == NEVER_MS else (row.deadline_ms - now_ms) / 1000
+
+
+def _check_step(by: object) -> None:
+    if not isinstance(by, int) or isinstance(by, bool) or not COUNTER_MIN <= by <= COUNTER_MAX:
+        raise InvalidArgument(f"by must be a whole number of signed 64 bits, not {by!r}")
+
+
+def _counter(value: bytes) -> int:
+    number = int(value) if COUNTER.fullmatch(value) else None
+    if number is None or not COUNTER_MIN <= number <= COUNTER_MAX:
+        raise InvalidArgument(
+            f"incr counts on decimal digits within signed 64 bits; this key holds {len(value)} "
+            f"other bytes"
+        )
+    return number
+
+
+def _sum(number: int, by: int) -> int:
+    total = number + by
+    if not COUNTER_MIN <= total <= COUNTER_MAX:
+        raise InvalidArgument("the counter would leave the signed 64 bits that it has")
+    return total
