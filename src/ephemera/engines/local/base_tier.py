@@ -1,8 +1,9 @@
 """The base tier: rows and their deadline index in one LMDB file.
 
-Three trees. `rows`: family id and key → checksum and row. `deadlines`: deadline, family id and key →
-nothing, one entry for each row that has a deadline. `meta`: families, the last applied segment, the
-clock's high-water mark. A row and its index entry change in the same transaction, always here, and
+`rows`: family id and key → checksum and row. `deadlines`: deadline, family id and key → nothing, one
+entry for each row that has a deadline. `untold`: deadline, family id and key → value, for keys that
+died before they were written here and that nobody was told of. `meta`: families, the last applied
+segment, the clock's high-water mark. A row and its index entry change in the same transaction, always here, and
 every commit is synced: only checkpoints, sweeps and changes of the family table commit.
 """
 
@@ -12,13 +13,14 @@ import contextlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import lmdb
 
 from ephemera.core.errors import CorruptStore, StoreClosed, StoreFull
+from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import unpack_deadline
@@ -31,6 +33,12 @@ _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
 
 ReadTransaction: TypeAlias = "lmdb.Transaction[bytes]"
+_TOLD = struct.Struct("<qqq")
+_TOLD_NAME = b"told"
+_NOTHING_TOLD = (-1, 0, 0)
+
+Told = tuple[int, int, int]
+"""How far the deaths in segments were told: a deadline, the segment and the position of its record."""
 Stored = tuple[bytes, bytes | None, int]
 """A base key, the base value or None for a deletion, and the deadline."""
 
@@ -92,6 +100,7 @@ class BaseFile:
             self._meta = self._env.open_db(b"meta")
             self._rows = self._env.open_db(b"rows")
             self._deadlines = self._env.open_db(b"deadlines")
+            self._untold = self._env.open_db(b"untold")
         self._idle: list[ReadTransaction] = []
         self._is_closed = False
 
@@ -152,6 +161,22 @@ class BaseFile:
                     return
                 yield deadline_ms, entry[8:]
 
+    def untold(
+        self, txn: ReadTransaction, until_ms: int
+    ) -> Iterator[tuple[int, bytes, bytes]]:
+        """(deadline, base key, value) of what died before it was written here, in order."""
+        for entry, value in txn.cursor(self._untold).iternext():
+            deadline_ms = _DEADLINE.unpack_from(entry)[0]
+            if deadline_ms > until_ms:
+                return
+            yield deadline_ms, entry[8:], value
+
+    def told(self) -> Told:
+        """How far the deaths in segments were told."""
+        with self.begin() as txn:
+            stored = txn.get(_TOLD_NAME, db=self._meta)
+            return _NOTHING_TOLD if stored is None else _TOLD.unpack(stored)
+
     def next_deadline_ms(self, after_ms: int = -1) -> int:
         """The earliest deadline of the index after this instant; NEVER_MS when there is none."""
         with self.begin() as txn:
@@ -188,7 +213,7 @@ class BaseFile:
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
         with lmdb_errors(self.path), self._env.begin(write=True) as txn:
-            yield BaseWrite(txn, self._meta, self._rows, self._deadlines)
+            yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
 
     def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
         """Write what is alive of the file to a new one, without its free pages."""
@@ -217,23 +242,26 @@ class BaseWrite:
         meta: lmdb._Database,
         rows: lmdb._Database,
         deadlines: lmdb._Database,
+        untold: lmdb._Database,
     ) -> None:
         self.txn = txn
         self._meta = meta
         self._rows = rows
         self._deadlines = deadlines
+        self._untold = untold
 
-    def apply(self, changes: Iterable[Stored], is_kept: Callable[[int, int], bool]) -> None:
-        """Store each row that is kept and remove the others, with their index entries.
-
-        `changes` come in key order; `is_kept` is asked with family id and deadline. A row that is
-        not kept still removes the older one below it.
-        """
+    def apply(self, changes: Iterable[Stored], live_ids: frozenset[int], now_ms: int) -> None:
+        """Store the rows that are alive and of a living family, in key order, with their index
+        entries. A deletion, or a row that is not stored, still removes the older one below it."""
         rows = self.txn.cursor(self._rows)
         gone: list[bytes] = []
         fresh: list[bytes] = []
         for base_key, stored, deadline_ms in changes:
-            if stored is None or not is_kept(family_of(base_key), deadline_ms):
+            if (
+                stored is None
+                or is_dead(deadline_ms, now_ms)
+                or family_of(base_key) not in live_ids
+            ):
                 old, deadline_ms = rows.pop(base_key), NEVER_MS
             else:
                 old = rows.replace(base_key, stored)
@@ -270,6 +298,16 @@ class BaseWrite:
         for entry in sorted(entries):
             if cursor.set_key(entry):
                 cursor.delete()
+
+    def add_untold(self, deadline_ms: int, base_key: bytes, value: bytes) -> None:
+        self.txn.put(_DEADLINE.pack(deadline_ms) + base_key, value, db=self._untold)
+
+    def remove_untold(self, dead: Iterable[tuple[int, bytes]]) -> None:
+        for deadline_ms, base_key in dead:
+            self.txn.delete(_DEADLINE.pack(deadline_ms) + base_key, db=self._untold)
+
+    def set_told(self, told: Told) -> None:
+        self.txn.put(_TOLD_NAME, _TOLD.pack(*told), db=self._meta)
 
     def remove_family(self, prefix: bytes, rows_max: int) -> int:
         """Remove up to `rows_max` rows whose base keys begin so; returns how many."""

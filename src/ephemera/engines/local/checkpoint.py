@@ -8,10 +8,12 @@ died meanwhile are not written, and still take away the older row below them.
 
 from __future__ import annotations
 
-from ephemera.core.expiry import is_dead
+from collections.abc import Iterable
+
 from ephemera.engines.local import families
 from ephemera.engines.local._segment import Cut, Segment
 from ephemera.engines.local.base_tier import BaseTier, BaseWrite
+from ephemera.engines.local.expiry import Dead
 
 APPLIED = b"applied-segment"
 HIGH_WATER = b"clock-high-water"
@@ -19,8 +21,13 @@ BATCH_ROWS = 4_000
 BATCH_BYTES = 4 * 1024 * 1024
 
 
-def apply_segment(base: BaseTier, segment: Segment, now_ms: int) -> bool:
-    """Apply a frozen segment; False when another process was faster."""
+def apply_segment(
+    base: BaseTier, segment: Segment, now_ms: int, untold: Iterable[Dead] = ()
+) -> bool:
+    """Apply a frozen segment; False when another process was faster.
+
+    What is `untold` of the dead that this leaves out is kept for who will tell.
+    """
     cut = Cut([segment], [segment.position])
     rows_max = _rows_per_batch(segment)
     start = b""
@@ -29,10 +36,11 @@ def apply_segment(base: BaseTier, segment: Segment, now_ms: int) -> bool:
         with base.write() as txn:
             if txn.number(APPLIED) >= segment.number:
                 return False
-            live_ids = families.live_ids(txn)
-            txn.apply(chunk, lambda family_id, deadline_ms: family_id in live_ids and not is_dead(deadline_ms, now_ms))
+            txn.apply(chunk, families.live_ids(txn), now_ms)
             note_time(txn, now_ms)
             if len(chunk) < rows_max:
+                for dead in untold:
+                    txn.add_untold(dead.deadline_ms, dead.base_key, dead.value)
                 txn.set_number(APPLIED, segment.number)
                 return True
         start = chunk[-1][0] + b"\0"

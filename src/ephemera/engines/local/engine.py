@@ -376,9 +376,11 @@ class LocalEngine:
         with self._tending:
             for segment in self._segments.waiting():
                 now_ms = self.clock.now_ms()
-                if self._is_manual or self._expiry.has_callbacks:
-                    self._expiry.collect(segment, now_ms)
-                apply_segment(self._base, segment, now_ms)
+                untold = self._expiry.collect(segment, now_ms) if self._is_manual else []
+                if self._announcer is not None and self._expiry.has_callbacks:
+                    # What dies in the segment is told of before the checkpoint leaves it out.
+                    self._expiry.announce(now_ms)
+                apply_segment(self._base, segment, now_ms, untold)
                 self._segments.retire(segment.number)
 
     def _sweep(self) -> None:

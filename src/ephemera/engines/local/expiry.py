@@ -1,20 +1,19 @@
-"""What dies when: among the keys in segments, and in the base tier's index; and telling of it.
+"""What dies when, among the keys in segments and in the base tier; telling of it; and removing it.
 
 Two things happen to the dead. They are *told*: counted, and reported to the `on_expire` callbacks,
-on time and once. And they are *removed*: rows of the base tier in batches, keys in segments by
-the checkpoint that leaves them out. Reading never depends on either, since the predicate hides them.
+once. And they are *removed*: rows of the base tier in batches, keys in segments by the checkpoint
+that leaves them out. Reading depends on neither, since the predicate hides the dead.
 
-With callbacks and background work a thread tells (`announce`), reading only, so that no commit can
-delay an event; removal then goes no further than what was told. Otherwise `purge` tells what it
-removes. `sweep` is the background's removal.
+Who tells: in the background a thread (`announce`), which only reads, so that no commit can delay an
+event; `sweep` removes, no further than what was told. With manual maintenance `purge` tells what
+it removes, exactly; what a checkpoint leaves out before is kept for it in the tree `untold`.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -30,13 +29,11 @@ from ephemera.engines.local._segment import (
     unpack_deadline,
     unpack_row,
 )
-from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, family_of
+from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, Told, family_of
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
 
 _log = logging.getLogger("ephemera")
-
-TOLD_BEFORE = b"told-before"
 
 
 class Dead(NamedTuple):
@@ -49,22 +46,26 @@ class Dead(NamedTuple):
     value: bytes
     is_gone: bool
 
+    @property
+    def base_key(self) -> bytes:
+        return pack_key(self.family_id, self.key)
+
 
 class Upcoming:
-    """The deadlines of the keys in segments, earliest first over all of them."""
+    """The deadlines of the keys in segments, in one order over all of them: deadline, segment, position."""
 
-    def __init__(self, segments: Segments, families: Families) -> None:
+    def __init__(self, segments: Segments, families: Families, told: Told) -> None:
         self._segments = segments
         self._families = families
         self._heaps: dict[int, SegmentDeadlines] = {}
         self._peeked: SegmentDeadlines | None = None
-        self.told_before_ms = -1
+        self.told = told
 
     def follow(self) -> None:
         """Take in what was written, let go what moved to the base tier."""
         self._segments.refresh()
         heaps = {}
-        for segment in self._segments.segments:
+        for segment in reversed(self._segments.segments):
             heap = self._heaps.get(segment.number)
             if heap is None:
                 heap = SegmentDeadlines(segment)
@@ -87,21 +88,20 @@ class Upcoming:
             heap = min(heaps, key=_next_ms)
             if not is_dead(heap.next_ms, now_ms):
                 return None
-            if is_dead(heap.next_ms, self.told_before_ms):
-                heap.pop()
-                continue
-            # A version that was replaced while it lived does not speak for its key.
-            found = self._segments.outlived(heap.segment, heap.next_position)
-            if found is not None and self._families.name_of(found[0]) is not None:
-                family_id, key, row, is_gone = found
-                self._peeked = heap
-                return Dead(row.deadline_ms, family_id, key, row.value, is_gone)
+            if _where(heap) > self.told:
+                # A version that was replaced while it lived does not speak for its key.
+                found = self._segments.outlived(heap.segment, heap.next_position)
+                if found is not None and self._families.name_of(found[0]) is not None:
+                    family_id, key, row, is_gone = found
+                    self._peeked = heap
+                    return Dead(row.deadline_ms, family_id, key, row.value, is_gone)
             heap.pop()
         return None
 
     def drop(self) -> None:
         """Take away what `peek_due` showed."""
         if self._peeked is not None:
+            self.told = max(self.told, _where(self._peeked))
             self._peeked.pop()
             self._peeked = None
 
@@ -120,13 +120,11 @@ class Expiry:
         self._base = base
         self._families = families
         self._on_removed = on_removed
-        self._upcoming = Upcoming(segments, families)
-        self._upcoming.told_before_ms = base.file.number(TOLD_BEFORE)
-        self._fallen: list[Dead] = []
+        self._upcoming = Upcoming(segments, families, base.file.told())
         self._callbacks: list[Callable[[Expired], object]] = []
         # Held while the dead are picked, never while callbacks run.
         self._picking = threading.RLock()
-        self._told_ms: int | None = None
+        self._announced_ms: int | None = None
         self.told = 0
         self.lag_ms = 0
         self.lag_max_ms = 0
@@ -146,58 +144,65 @@ class Expiry:
     def has_callbacks(self) -> bool:
         return bool(self._callbacks)
 
-    # -- on time: reading only
+    # -- in the background: telling on time, by reading only
 
     def announce(self, now_ms: int) -> int:
         """Tell of all that died since the last call; returns when the next key will."""
         with self._picking:
-            if self._told_ms is None:
-                self._told_ms = -1
-            dead = self._pop_above(now_ms)
+            after_ms = -1 if self._announced_ms is None else self._announced_ms
+            self._upcoming.follow()
+            dead = self._drain(now_ms)
             base = self._base.file
             with base.begin() as txn:
-                for entry in base.entries(txn, self._told_ms, now_ms):
-                    found = self._current_in_base(txn, *entry)
+                for deadline_ms, base_key in base.entries(txn, after_ms, now_ms):
+                    found = self._find_below(txn, deadline_ms, base_key)
                     if found is not None:
                         dead.append(found)
-            self._told_ms = max(self._told_ms, now_ms)
-            next_ms = min(self._upcoming.next_ms, base.next_deadline_ms(self._told_ms))
+            self._announced_ms = max(after_ms, now_ms)
+            next_ms = min(self._upcoming.next_ms, base.next_deadline_ms(self._announced_ms))
         dead.sort()
         self._tell(dead, now_ms)
         return next_ms
 
     def stop_announcing(self) -> None:
-        """From now on `purge` tells."""
         with self._picking:
-            self._told_ms = None
+            self._announced_ms = None
 
-    # -- before a checkpoint leaves them out
+    def sweep(self, now_ms: int, keys_max: int) -> bool:
+        """One batch of removal from the base tier; whether more is dead there."""
+        with self._picking:
+            is_announced = self._announced_ms is not None
+            if is_announced:
+                now_ms = min(now_ms, self._announced_ms or 0)
+            base = self._base.file
+            with base.begin() as txn:
+                entries = list(islice(base.entries(txn, -1, now_ms), keys_max))
+                if not is_announced:
+                    found = (self._find_below(txn, *entry) for entry in entries)
+                    self._count([dead for dead in found if dead is not None], now_ms)
+            if entries:
+                with self._base.write() as write:
+                    write.remove(entries)
+                self._on_removed()
+        return len(entries) == keys_max
 
-    def collect(self, segment: Segment, now_ms: int) -> None:
-        """Note what is dead in a segment: the checkpoint at `now_ms` will leave it out."""
+    # -- with manual maintenance: exactly, by purging
+
+    def collect(self, segment: Segment, now_ms: int) -> list[Dead]:
+        """What is dead and untold and will be left out, or replaced in the base tier, when this
+        segment is applied at `now_ms`."""
         with self._picking:
             self._upcoming.follow()
-            while (dead := self._upcoming.peek_due(now_ms, segment)) is not None:
-                self._upcoming.drop()
-                self._fall(dead)
-            self._collect_replaced(Cut([segment], [segment.position]), now_ms)
-
-    def _collect_replaced(self, cut: Cut, now_ms: int) -> None:
-        """Note the dead of the base tier whose rows the segment's newer versions will replace."""
-        base = self._base.file
-        after_ms = -1 if self._told_ms is None else self._told_ms
-        with base.begin() as txn:
-            for deadline_ms, base_key in base.entries(txn, after_ms, now_ms):
-                if cut.row(family_of(base_key), base_key[4:]) is not BELOW:
-                    dead = self._current_in_base(txn, deadline_ms, base_key)
-                    if dead is not None:
-                        self._fall(dead)
-
-    def _fall(self, dead: Dead) -> None:
-        value = dead.value if self._callbacks else b""
-        heapq.heappush(self._fallen, dead._replace(value=value))
-
-    # -- removal
+            dead = self._drain(now_ms, segment)
+            cut = Cut([segment], [segment.position])
+            base = self._base.file
+            with base.begin() as txn:
+                for deadline_ms, base_key in base.entries(txn, -1, now_ms):
+                    if cut.row(family_of(base_key), base_key[4:]) is not BELOW:
+                        found = self._find_below(txn, deadline_ms, base_key)
+                        if found is not None:
+                            dead.append(found)
+            return dead
 
     def purge(self, now_ms: int, *, limit: int | None, batch: int) -> int:
         """Remove the dead, earliest first, and commit per batch; returns how many there were."""
@@ -210,101 +215,32 @@ class Expiry:
                 break
         return total
 
-    def sweep(self, now_ms: int, keys_max: int) -> bool:
-        """One batch of removal from the base tier alone; whether more is dead there."""
-        with self._picking:
-            until_ms = now_ms if self._told_ms is None else min(now_ms, self._told_ms)
-            base = self._base.file
-            with base.begin() as txn:
-                entries = list(islice(base.entries(txn, -1, until_ms), keys_max))
-                if self._told_ms is None:
-                    found = (self._current_in_base(txn, *entry) for entry in entries)
-                    self._count([dead for dead in found if dead is not None], now_ms)
-            self._remove(entries, -1)
-        return len(entries) == keys_max
-
     def _purge_batch(self, now_ms: int, want: int) -> int:
         with self._picking:
-            is_told = self._told_ms is not None
-            if is_told:
-                now_ms = min(now_ms, self._told_ms or 0)
-            dead, entries = self._pick(now_ms, want)
-            self._remove(entries, self._told_before(dead))
-        if not is_told:
-            self._tell(dead, now_ms)
-        return sum(one.is_gone for one in dead)
-
-    def _told_before(self, dead: list[Dead]) -> int:
-        """All keys in segments that died up to here will have been told of."""
-        if not dead:
-            return -1
-        last_ms = dead[-1].deadline_ms
-        # Others may share the last deadline.
-        return last_ms - 1 if is_dead(self._upcoming.next_ms, last_ms) else last_ms
-
-    def _remove(self, entries: list[tuple[int, bytes]], told_before_ms: int) -> None:
-        if entries or told_before_ms > self._upcoming.told_before_ms:
-            with self._base.write() as txn:
-                txn.remove(entries)
-                txn.set_number(TOLD_BEFORE, max(told_before_ms, txn.number(TOLD_BEFORE)))
-            self._on_removed()
-
-    def _pick(self, now_ms: int, want: int) -> tuple[list[Dead], list[tuple[int, bytes]]]:
-        """Up to `want` dead keys in deadline order, and the index entries to remove with them."""
-        dead: list[Dead] = []
-        entries: list[tuple[int, bytes]] = []
-        self._upcoming.follow()
-        base = self._base.file
-        with base.begin() as txn:
-            below = base.entries(txn, -1, now_ms)
-            entry = next(below, None)
-            while want > 0:
-                above = self._peek_above(now_ms)
-                if entry is not None and (above is None or entry[0] <= above.deadline_ms):
-                    entries.append(entry)
-                    found = self._current_in_base(txn, *entry)
-                    entry = next(below, None)
-                elif above is not None:
-                    found = self._drop_above(above)
-                else:
-                    break
-                if found is not None:
-                    dead.append(found)
-                    want -= found.is_gone
-        return dead, entries
+            was_told = self._upcoming.told
+            pick = _Pick(self, self._upcoming, now_ms)
+            base = self._base.file
+            with base.begin() as txn:
+                pick.run(txn, base.entries(txn, -1, now_ms), base.untold(txn, now_ms), want)
+            if pick.entries or pick.untold or self._upcoming.told != was_told:
+                with self._base.write() as write:
+                    write.remove(pick.entries)
+                    write.remove_untold(pick.untold)
+                    write.set_told(self._upcoming.told)
+                self._on_removed()
+        self._tell(pick.dead, now_ms)
+        return sum(one.is_gone for one in pick.dead)
 
     # -- where the dead are
 
-    def _peek_above(self, now_ms: int) -> Dead | None:
-        """The next dead key that a checkpoint left out or that lies in a segment."""
-        upcoming = self._upcoming.peek_due(now_ms)
-        if self._fallen and (upcoming is None or self._fallen[0] < upcoming):
-            return self._fallen[0]
-        return upcoming
-
-    def _drop_above(self, above: Dead) -> Dead:
-        """Take away what `_peek_above` showed, and say how it stands with the key now."""
-        if self._fallen and self._fallen[0] is above:
-            heapq.heappop(self._fallen)
-            return above._replace(is_gone=not self._holds(above.family_id, above.key))
-        self._upcoming.drop()
-        return above
-
-    def _holds(self, family_id: int, key: bytes) -> bool:
-        """Whether there is any version of a key, dead or alive."""
-        row = self._segments.cut().row(family_id, key)
-        if row is BELOW:
-            return self._base.get(pack_key(family_id, key)) is not None
-        return row is not None
-
-    def _pop_above(self, now_ms: int) -> list[Dead]:
-        self._upcoming.follow()
+    def _drain(self, now_ms: int, segment: Segment | None = None) -> list[Dead]:
         dead = []
-        while (above := self._peek_above(now_ms)) is not None:
-            dead.append(self._drop_above(above))
+        while (one := self._upcoming.peek_due(now_ms, segment)) is not None:
+            self._upcoming.drop()
+            dead.append(one)
         return dead
 
-    def _current_in_base(
+    def _find_below(
         self, txn: ReadTransaction, deadline_ms: int, base_key: bytes
     ) -> Dead | None:
         """The key that an index entry speaks for; None when the entry is stale, the key was written
@@ -323,11 +259,14 @@ class Expiry:
         value = unpack_row(base_key, stored).value if self._callbacks else b""
         return Dead(deadline_ms, family_id, key, value, is_gone)
 
-    def _count(self, dead: list[Dead], now_ms: int) -> None:
-        if dead:
-            self.told += len(dead)
-            self.lag_ms = now_ms - dead[0].deadline_ms
-            self.lag_max_ms = max(self.lag_max_ms, self.lag_ms)
+    def _find_untold(self, deadline_ms: int, base_key: bytes, value: bytes) -> Dead | None:
+        """A key that a checkpoint left out, as it stands now; None when its family is gone."""
+        family_id, key = family_of(base_key), base_key[4:]
+        if self._families.name_of(family_id) is None:
+            return None
+        row = self._segments.cut().row(family_id, key)
+        is_there = self._base.get(base_key) if row is BELOW else row
+        return Dead(deadline_ms, family_id, key, value, is_there is None)
 
     # -- telling: outside every lock
 
@@ -342,6 +281,59 @@ class Expiry:
                 for callback in tuple(self._callbacks):
                     _call(callback, event)
 
+    def _count(self, dead: list[Dead], now_ms: int) -> None:
+        if dead:
+            self.told += len(dead)
+            self.lag_ms = now_ms - dead[0].deadline_ms
+            self.lag_max_ms = max(self.lag_max_ms, self.lag_ms)
+
+
+class _Pick:
+    """The next dead keys of index, segments and `untold`, merged in deadline order."""
+
+    def __init__(self, expiry: Expiry, upcoming: Upcoming, now_ms: int) -> None:
+        self._expiry = expiry
+        self._upcoming = upcoming
+        self._now_ms = now_ms
+        self.dead: list[Dead] = []
+        self.entries: list[tuple[int, bytes]] = []
+        self.untold: list[tuple[int, bytes]] = []
+
+    def run(
+        self,
+        txn: ReadTransaction,
+        entries: Iterator[tuple[int, bytes]],
+        untold: Iterator[tuple[int, bytes, bytes]],
+        want: int,
+    ) -> None:
+        """Pick until `want` keys are to be removed, or nothing more is dead."""
+        self._upcoming.follow()
+        entry, kept = next(entries, None), next(untold, None)
+        while want > 0:
+            above = self._upcoming.peek_due(self._now_ms)
+            dues = (
+                NEVER_MS if entry is None else entry[0],
+                NEVER_MS if kept is None else kept[0],
+                NEVER_MS if above is None else above.deadline_ms,
+            )
+            earliest_ms = min(dues)
+            if entry is not None and entry[0] == earliest_ms:
+                found = self._expiry._find_below(txn, *entry)
+                self.entries.append(entry)
+                entry = next(entries, None)
+            elif kept is not None and kept[0] == earliest_ms:
+                found = self._expiry._find_untold(*kept)
+                self.untold.append(kept[:2])
+                kept = next(untold, None)
+            elif above is not None:
+                found = above
+                self._upcoming.drop()
+            else:
+                return
+            if found is not None:
+                self.dead.append(found)
+                want -= found.is_gone
+
 
 def _call(callback: Callable[[Expired], object], event: Expired) -> None:
     try:
@@ -352,3 +344,7 @@ def _call(callback: Callable[[Expired], object], event: Expired) -> None:
 
 def _next_ms(heap: SegmentDeadlines) -> int:
     return heap.next_ms
+
+
+def _where(heap: SegmentDeadlines) -> Told:
+    return heap.next_ms, heap.segment.number, heap.next_position
