@@ -9,11 +9,13 @@ every commit is synced: only checkpoints, sweeps and changes of the family table
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import struct
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,7 +25,7 @@ from ephemera.core.errors import CorruptStore, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._control import Control
-from ephemera.engines.local._segment import unpack_deadline
+from ephemera.engines.local._base import RowReader, dies_as, unpack_deadline
 from ephemera.engines.local.files import full_disk_is_store_full
 from ephemera.engines.local.layout import Layout
 
@@ -55,7 +57,6 @@ class BaseTier:
         self._size_limit = size_limit
         self._former: list[BaseFile] = []
         self.file = self._open(control.base)
-        self.get = self.file.get
 
     def _open(self, generation: int) -> BaseFile:
         path = self._layout.base_file(generation)
@@ -66,11 +67,10 @@ class BaseTier:
         generation = self._control.base
         if generation != self.file.generation:
             # Views that read the former generation go on; it is closed with the store.
-            self.file.renew()
+            self.file.reader.renew()
             self._former.append(self.file)
             self.file = self._open(generation)
-            self.get = self.file.get
-        self.file.renew()
+        self.file.reader.renew()
 
     @contextlib.contextmanager
     def write(self) -> Iterator[BaseWrite]:
@@ -101,29 +101,10 @@ class BaseFile:
             self._rows = self._env.open_db(b"rows")
             self._deadlines = self._env.open_db(b"deadlines")
             self._untold = self._env.open_db(b"untold")
-        self._idle: list[ReadTransaction] = []
+        self.reader = RowReader(self.begin)
         self._is_closed = False
 
     # -- reads
-
-    def get(self, base_key: bytes) -> bytes | None:
-        """The base value of a key, by a read transaction that waits ready for the next one.
-
-        Whoever reads takes a transaction off the idle list and lays it back, so that no two threads
-        ever share one; `renew` empties the list, and what comes back to an old list is ended.
-        """
-        idle = self._idle
-        txn = idle.pop() if idle else self._env.begin(db=self._rows)
-        stored = txn.get(base_key)
-        idle.append(txn)
-        if self._idle is not idle:
-            _end_all(idle)
-        return stored
-
-    def renew(self) -> None:
-        """From now on read what is committed now, and pin nothing older."""
-        idle, self._idle = self._idle, []
-        _end_all(idle)
 
     def begin(self) -> ReadTransaction:
         """A read transaction of one's own: a consistent state, until ended."""
@@ -156,20 +137,26 @@ class BaseFile:
         cursor = txn.cursor(self._deadlines)
         if cursor.set_range(_DEADLINE.pack(after_ms + 1)):
             for entry in cursor.iternext(values=False):
-                deadline_ms = _DEADLINE.unpack_from(entry)[0]
+                deadline_ms, base_key = split_entry(entry)
                 if deadline_ms > until_ms:
                     return
-                yield deadline_ms, entry[8:]
+                yield deadline_ms, base_key
+
+    def due(self, txn: ReadTransaction, until_ms: int, entries_max: int) -> list[bytes]:
+        """The first entries of the index, as they are, with deadlines up to `until_ms`."""
+        cursor = txn.cursor(self._deadlines)
+        found = list(islice(cursor.iternext(values=False), entries_max))
+        return found[: bisect.bisect_left(found, _DEADLINE.pack(until_ms + 1))]
 
     def untold(
         self, txn: ReadTransaction, until_ms: int
     ) -> Iterator[tuple[int, bytes, bytes]]:
         """(deadline, base key, value) of what died before it was written here, in order."""
         for entry, value in txn.cursor(self._untold).iternext():
-            deadline_ms = _DEADLINE.unpack_from(entry)[0]
+            deadline_ms, base_key = split_entry(entry)
             if deadline_ms > until_ms:
                 return
-            yield deadline_ms, entry[8:], value
+            yield deadline_ms, base_key, value
 
     def told(self) -> Told:
         """How far the deaths in segments were told."""
@@ -229,7 +216,7 @@ class BaseFile:
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self.renew()
+            self.reader.renew()
             _close_environment(self.path)
 
 
@@ -268,43 +255,44 @@ class BaseWrite:
             old_ms = NEVER_MS if old is None else unpack_deadline(old)
             if old_ms != deadline_ms:
                 if old_ms != NEVER_MS:
-                    gone.append(_DEADLINE.pack(old_ms) + base_key)
+                    gone.append(entry_of(old_ms, base_key))
                 if deadline_ms != NEVER_MS:
-                    fresh.append(_DEADLINE.pack(deadline_ms) + base_key)
+                    fresh.append(entry_of(deadline_ms, base_key))
         self.remove_entries(gone)
         if fresh:
             fresh.sort()
             self.txn.cursor(self._deadlines).putmulti([(entry, b"") for entry in fresh])
 
-    def remove(self, due: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Remove the index entries (deadline, base key) and the rows that they speak for.
+    def remove(self, entries: list[bytes]) -> list[bytes]:
+        """Remove the index entries and the rows that they speak for; returns the base keys of those.
 
-        Returns (base key, base value) of the rows; an entry whose row says otherwise was stale.
+        An entry whose row says otherwise was stale: it goes, and the row stays.
         """
         rows = self.txn.cursor(self._rows)
-        entries = list(due)
         removed = []
-        for deadline_ms, base_key in sorted(entries, key=_by_base_key):
-            if rows.set_key(base_key):
-                stored = rows.value()
-                if unpack_deadline(stored) == deadline_ms:
-                    rows.delete()
-                    removed.append((base_key, stored))
-        self.remove_entries([_DEADLINE.pack(deadline) + key for deadline, key in entries])
+        for base_key, entry in sorted([(entry[8:], entry) for entry in entries]):
+            stored = rows.pop(base_key)
+            if stored is None:
+                continue
+            if dies_as(entry, stored):
+                removed.append(base_key)
+            else:
+                rows.put(base_key, stored)
+        self.remove_entries(entries)
         return removed
 
     def remove_entries(self, entries: list[bytes]) -> None:
         cursor = self.txn.cursor(self._deadlines)
+        pop = cursor.pop
         for entry in sorted(entries):
-            if cursor.set_key(entry):
-                cursor.delete()
+            pop(entry)
 
     def add_untold(self, deadline_ms: int, base_key: bytes, value: bytes) -> None:
-        self.txn.put(_DEADLINE.pack(deadline_ms) + base_key, value, db=self._untold)
+        self.txn.put(entry_of(deadline_ms, base_key), value, db=self._untold)
 
     def remove_untold(self, dead: Iterable[tuple[int, bytes]]) -> None:
         for deadline_ms, base_key in dead:
-            self.txn.delete(_DEADLINE.pack(deadline_ms) + base_key, db=self._untold)
+            self.txn.delete(entry_of(deadline_ms, base_key), db=self._untold)
 
     def set_told(self, told: Told) -> None:
         self.txn.put(_TOLD_NAME, _TOLD.pack(*told), db=self._meta)
@@ -318,7 +306,7 @@ class BaseWrite:
         while is_placed and removed < rows_max and cursor.key().startswith(prefix):
             deadline_ms = unpack_deadline(cursor.value())
             if deadline_ms != NEVER_MS:
-                entries.append(_DEADLINE.pack(deadline_ms) + cursor.key())
+                entries.append(entry_of(deadline_ms, cursor.key()))
             # Deleting moves the cursor on to the next row, if there is one.
             cursor.delete()
             removed += 1
@@ -388,19 +376,19 @@ def _close_environment(path: Path) -> None:
             env.close()
 
 
+def entry_of(deadline_ms: int, base_key: bytes) -> bytes:
+    """The index entry of a row."""
+    return _DEADLINE.pack(deadline_ms) + base_key
+
+
+def split_entry(entry: bytes) -> tuple[int, bytes]:
+    """The deadline and the base key of an index entry."""
+    return _DEADLINE.unpack_from(entry)[0], entry[8:]
+
+
 def family_of(base_key: bytes) -> int:
     """The family id that a base key begins with."""
     return int.from_bytes(base_key[:4], "big")
-
-
-def _by_base_key(entry: tuple[int, bytes]) -> bytes:
-    return entry[1]
-
-
-def _end_all(idle: list[ReadTransaction]) -> None:
-    while idle:
-        with contextlib.suppress(IndexError):
-            idle.pop().abort()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from ephemera.core.errors import CorruptStore
 from ephemera.core.keyvalue import CheckReport
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local import families
-from ephemera.engines.local._segment import unpack_deadline, unpack_row
+from ephemera.engines.local._base import unpack_deadline, unpack_row
 from ephemera.engines.local.base_tier import family_of
 from ephemera.engines.local.views import State
 

@@ -167,13 +167,12 @@ class LocalEngine:
             syncs_each=self._options.durability == "commit",
             segment_bytes=self._options.segment_bytes,
         )
-        segments.on_refresh = self._look_below
+        segments.on_refresh = self._look_at_families
         segments.on_behind = self._wait_for_checkpoint
         return segments
 
-    def _look_below(self) -> None:
-        """Follow the base tier and the table of families; every refresh of the segments asks."""
-        self._base.renew()
+    def _look_at_families(self) -> None:
+        """Follow the table of families; every refresh of the segments asks."""
         version = self._control.families
         if version != self._families_version:
             file = self._base.file

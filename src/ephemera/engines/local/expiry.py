@@ -12,24 +12,17 @@ it removes, exactly; what a checkpoint leaves out before is kept for it in the t
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
-from ephemera.engines.local._segment import (
-    BELOW,
-    Cut,
-    Segment,
-    SegmentDeadlines,
-    pack_key,
-    unpack_deadline,
-    unpack_row,
-)
-from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, Told, family_of
+from ephemera.engines.local._base import pack_key, unpack_deadline, unpack_row
+from ephemera.engines.local._segment import BELOW, Cut, Segment, SegmentDeadlines
+from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, Told, entry_of, family_of
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
 
@@ -58,7 +51,6 @@ class Upcoming:
         self._segments = segments
         self._families = families
         self._heaps: dict[int, SegmentDeadlines] = {}
-        self._peeked: SegmentDeadlines | None = None
         self.told = told
 
     def follow(self) -> None:
@@ -77,33 +69,24 @@ class Upcoming:
     def next_ms(self) -> int:
         return min((heap.next_ms for heap in self._heaps.values()), default=NEVER_MS)
 
-    def peek_due(self, now_ms: int, segment: Segment | None = None) -> Dead | None:
-        """The next key that is dead, of one segment or of all; None when there is none."""
-        heaps = [
-            heap
-            for heap in self._heaps.values()
-            if segment is None or heap.segment.number == segment.number
-        ]
-        while heaps:
-            heap = min(heaps, key=_next_ms)
-            if not is_dead(heap.next_ms, now_ms):
-                return None
-            if _where(heap) > self.told:
-                # A version that was replaced while it lived does not speak for its key.
-                found = self._segments.outlived(heap.segment, heap.next_position)
-                if found is not None and self._families.name_of(found[0]) is not None:
-                    family_id, key, row, is_gone = found
-                    self._peeked = heap
-                    return Dead(row.deadline_ms, family_id, key, row.value, is_gone)
-            heap.pop()
-        return None
-
-    def drop(self) -> None:
-        """Take away what `peek_due` showed."""
-        if self._peeked is not None:
-            self.told = max(self.told, _where(self._peeked))
-            self._peeked.pop()
-            self._peeked = None
+    def pop_dead(
+        self,
+        until_ms: int,
+        *,
+        with_values: bool,
+        keys_max: int = sys.maxsize,
+        segment: Segment | None = None,
+    ) -> list[Dead]:
+        """Take up to `keys_max` keys that died up to `until_ms`, of one segment or of all."""
+        if segment is None:
+            heaps = list(self._heaps.values())
+        else:
+            heaps = [self._heaps[segment.number]]
+        dead, told = self._segments.pop_dead(
+            heaps, self.told, until_ms, keys_max, self._families.live_ids, with_values
+        )
+        self.told = max(self.told, told)
+        return list(map(Dead._make, dead))
 
 
 class Expiry:
@@ -151,7 +134,7 @@ class Expiry:
         with self._picking:
             after_ms = -1 if self._announced_ms is None else self._announced_ms
             self._upcoming.follow()
-            dead = self._drain(now_ms)
+            dead = self._upcoming.pop_dead(now_ms, with_values=self.has_callbacks)
             base = self._base.file
             with base.begin() as txn:
                 for deadline_ms, base_key in base.entries(txn, after_ms, now_ms):
@@ -174,17 +157,28 @@ class Expiry:
             is_announced = self._announced_ms is not None
             if is_announced:
                 now_ms = min(now_ms, self._announced_ms or 0)
-            base = self._base.file
-            with base.begin() as txn:
-                entries = list(islice(base.entries(txn, -1, now_ms), keys_max))
-                if not is_announced:
-                    found = (self._find_below(txn, *entry) for entry in entries)
-                    self._count([dead for dead in found if dead is not None], now_ms)
-            if entries:
-                with self._base.write() as write:
-                    write.remove(entries)
-                self._on_removed()
-        return len(entries) == keys_max
+            removed, entries = self._remove_due(now_ms, keys_max)
+            if not is_announced:
+                self._count(removed, now_ms, now_ms)
+        return entries == keys_max
+
+    def _remove_due(self, now_ms: int, keys_max: int) -> tuple[int, int]:
+        """Remove from the base tier alone; how many keys really went, and how many entries."""
+        base = self._base.file
+        with base.begin() as txn:
+            entries = base.due(txn, now_ms, keys_max)
+        if not entries:
+            return 0, 0
+        with self._base.write() as write:
+            removed = write.remove(entries)
+        self._on_removed()
+        live_ids = self._families.live_ids
+        is_alone = not self._segments.segments
+        return sum(
+            family_of(base_key) in live_ids
+            and (is_alone or not self._segments.knows(family_of(base_key), base_key[4:]))
+            for base_key in removed
+        ), len(entries)
 
     # -- with manual maintenance: exactly, by purging
 
@@ -193,7 +187,9 @@ class Expiry:
         segment is applied at `now_ms`."""
         with self._picking:
             self._upcoming.follow()
-            dead = self._drain(now_ms, segment)
+            dead = self._upcoming.pop_dead(
+                now_ms, with_values=self.has_callbacks, segment=segment
+            )
             cut = Cut([segment], [segment.position])
             base = self._base.file
             with base.begin() as txn:
@@ -217,28 +213,37 @@ class Expiry:
 
     def _purge_batch(self, now_ms: int, want: int) -> int:
         with self._picking:
-            was_told = self._upcoming.told
-            pick = _Pick(self, self._upcoming, now_ms)
+            self._upcoming.follow()
             base = self._base.file
             with base.begin() as txn:
-                pick.run(txn, base.entries(txn, -1, now_ms), base.untold(txn, now_ms), want)
-            if pick.entries or pick.untold or self._upcoming.told != was_told:
-                with self._base.write() as write:
-                    write.remove(pick.entries)
-                    write.remove_untold(pick.untold)
-                    write.set_told(self._upcoming.told)
-                self._on_removed()
-        self._tell(pick.dead, now_ms)
-        return sum(one.is_gone for one in pick.dead)
+                is_plain = (
+                    not self._callbacks
+                    and next(base.untold(txn, now_ms), None) is None
+                    and not is_dead(self._upcoming.next_ms, now_ms)
+                )
+            if is_plain:
+                removed, _ = self._remove_due(now_ms, want)
+                self._count(removed, now_ms, now_ms)
+                return removed
+            dead = self._purge_merged(now_ms, want)
+        self._tell(dead, now_ms)
+        return sum(one.is_gone for one in dead)
+
+    def _purge_merged(self, now_ms: int, want: int) -> list[Dead]:
+        was_told = self._upcoming.told
+        pick = _Pick(self, self._upcoming, now_ms)
+        base = self._base.file
+        with base.begin() as txn:
+            pick.run(txn, base.entries(txn, -1, now_ms), base.untold(txn, now_ms), want)
+        if pick.entries or pick.untold or self._upcoming.told != was_told:
+            with self._base.write() as write:
+                write.remove([entry_of(*entry) for entry in pick.entries])
+                write.remove_untold(pick.untold)
+                write.set_told(self._upcoming.told)
+            self._on_removed()
+        return pick.dead
 
     # -- where the dead are
-
-    def _drain(self, now_ms: int, segment: Segment | None = None) -> list[Dead]:
-        dead = []
-        while (one := self._upcoming.peek_due(now_ms, segment)) is not None:
-            self._upcoming.drop()
-            dead.append(one)
-        return dead
 
     def _find_below(
         self, txn: ReadTransaction, deadline_ms: int, base_key: bytes
@@ -265,13 +270,15 @@ class Expiry:
         if self._families.name_of(family_id) is None:
             return None
         row = self._segments.cut().row(family_id, key)
-        is_there = self._base.get(base_key) if row is BELOW else row
+        is_there = self._base.file.reader.get(base_key) if row is BELOW else row
         return Dead(deadline_ms, family_id, key, value, is_there is None)
 
     # -- telling: outside every lock
 
     def _tell(self, dead: list[Dead], now_ms: int) -> None:
-        self._count(dead, now_ms)
+        if not dead:
+            return
+        self._count(len(dead), now_ms, dead[0].deadline_ms)
         if not self._callbacks:
             return
         for one in dead:
@@ -281,11 +288,10 @@ class Expiry:
                 for callback in tuple(self._callbacks):
                     _call(callback, event)
 
-    def _count(self, dead: list[Dead], now_ms: int) -> None:
-        if dead:
-            self.told += len(dead)
-            self.lag_ms = now_ms - dead[0].deadline_ms
-            self.lag_max_ms = max(self.lag_max_ms, self.lag_ms)
+    def _count(self, dead: int, now_ms: int, earliest_ms: int) -> None:
+        self.told += dead
+        self.lag_ms = now_ms - earliest_ms
+        self.lag_max_ms = max(self.lag_max_ms, self.lag_ms)
 
 
 class _Pick:
@@ -307,32 +313,30 @@ class _Pick:
         want: int,
     ) -> None:
         """Pick until `want` keys are to be removed, or nothing more is dead."""
-        self._upcoming.follow()
         entry, kept = next(entries, None), next(untold, None)
         while want > 0:
-            above = self._upcoming.peek_due(self._now_ms)
-            dues = (
-                NEVER_MS if entry is None else entry[0],
-                NEVER_MS if kept is None else kept[0],
-                NEVER_MS if above is None else above.deadline_ms,
-            )
-            earliest_ms = min(dues)
-            if entry is not None and entry[0] == earliest_ms:
-                found = self._expiry._find_below(txn, *entry)
+            entry_ms = NEVER_MS if entry is None else entry[0]
+            kept_ms = NEVER_MS if kept is None else kept[0]
+            found: list[Dead | None]
+            if is_dead(self._upcoming.next_ms, min(entry_ms - 1, kept_ms - 1, self._now_ms)):
+                found = [*self._pop_above(min(entry_ms - 1, kept_ms - 1, self._now_ms), want)]
+            elif entry is not None and entry_ms <= kept_ms:
+                found = [self._expiry._find_below(txn, *entry)]
                 self.entries.append(entry)
                 entry = next(entries, None)
-            elif kept is not None and kept[0] == earliest_ms:
-                found = self._expiry._find_untold(*kept)
+            elif kept is not None:
+                found = [self._expiry._find_untold(*kept)]
                 self.untold.append(kept[:2])
                 kept = next(untold, None)
-            elif above is not None:
-                found = above
-                self._upcoming.drop()
             else:
                 return
-            if found is not None:
-                self.dead.append(found)
-                want -= found.is_gone
+            self.dead += [one for one in found if one is not None]
+            want -= sum(one.is_gone for one in found if one is not None)
+
+    def _pop_above(self, until_ms: int, keys_max: int) -> list[Dead]:
+        return self._upcoming.pop_dead(
+            until_ms, with_values=self._expiry.has_callbacks, keys_max=keys_max
+        )
 
 
 def _call(callback: Callable[[Expired], object], event: Expired) -> None:
@@ -340,11 +344,3 @@ def _call(callback: Callable[[Expired], object], event: Expired) -> None:
         callback(event)
     except Exception:
         _log.exception("an on_expire callback failed for key %r", event.key)
-
-
-def _next_ms(heap: SegmentDeadlines) -> int:
-    return heap.next_ms
-
-
-def _where(heap: SegmentDeadlines) -> Told:
-    return heap.next_ms, heap.segment.number, heap.next_position

@@ -7,9 +7,10 @@ up its id, which makes its rows unreachable at once, and leaves them to the swee
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 
 from ephemera.core.arguments import DEFAULT_FAMILY
-from ephemera.engines.local._segment import FamilyRef
+from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseWrite, ReadTransaction
 
 _FAMILY = b"family:"
@@ -54,6 +55,10 @@ class Families:
     def ids(self) -> dict[str, int]:
         """The table as it is now, for a view that must not change."""
         return {name: ref.id for name, ref in self._refs.items()}
+
+    @property
+    def live_ids(self) -> Container[int]:
+        return self._names
 
     def name_of(self, family_id: int) -> str | None:
         return self._names.get(family_id)

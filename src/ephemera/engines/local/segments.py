@@ -13,17 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ephemera.core.errors import CorruptStore, StoreClosed, StoreFailed
-from ephemera.core.row import Row
 from ephemera.engines.local._control import Control
-from ephemera.engines.local._segment import (
-    Segment,
-    SegmentStack,
-    format_segment,
-    pack_key,
-    segment_bytes_for,
-    unpack_row,
-    unpack_value,
-)
+from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
+from ephemera.engines.local._stack import SegmentStack
 from ephemera.engines.local.base_tier import BaseTier
 from ephemera.engines.local.files import Files, Mapped
 from ephemera.engines.local.layout import Layout
@@ -64,7 +56,7 @@ class Segments(SegmentStack):
         self._refreshing = threading.RLock()
         self.is_closed = False
         self.syncs = 0
-        self.on_refresh: Callable[[], None] = base.renew
+        self.on_refresh: Callable[[], None] = _nothing
         self.on_frozen: Callable[[], None] = _nothing
         self.on_behind: Callable[[], None] = _nothing
         self.on_earlier: Callable[[], None] = _nothing
@@ -94,6 +86,8 @@ class Segments(SegmentStack):
         self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
         # Before the stack is shown: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
+        self._base.renew()
+        self.reader = self._base.file.reader
         self.on_refresh()
         self.show([segment for segment, _ in mapped.values()], epoch, bool(active))
 
@@ -108,18 +102,6 @@ class Segments(SegmentStack):
         path = self._layout.segment(number)
         mapped = self._files.map_existing(path)
         return Segment(mapped.memory, str(path), hash_seed=self.control.hash_seed), mapped
-
-    # -- below the segments
-
-    def below(self, family: int, key: bytes, now_ms: int) -> bytes | None:
-        base_key = pack_key(family, key)
-        stored = self._base.get(base_key)
-        return None if stored is None else unpack_value(base_key, stored, now_ms)
-
-    def below_row(self, family: int, key: bytes) -> Row | None:
-        base_key = pack_key(family, key)
-        stored = self._base.get(base_key)
-        return None if stored is None else unpack_row(base_key, stored)
 
     # -- room for writes: the caller has the writer's turn
 

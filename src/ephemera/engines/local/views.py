@@ -14,7 +14,8 @@ from ephemera.core.errors import StoreClosed
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import FamilyRef, Range, Write
 from ephemera.core.row import Row
-from ephemera.engines.local._segment import BELOW, Cut, pack_key, unpack_row
+from ephemera.engines.local._base import pack_key, unpack_row
+from ephemera.engines.local._segment import BELOW, Cut
 from ephemera.engines.local.base_tier import BaseFile, BaseTier, ReadTransaction, lmdb_errors
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments

@@ -1,0 +1,163 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The bytes of the base tier's rows, and reading them.
+
+    key    family id u32 big endian, then the key: so keys sort by family, then by key
+    value  crc32c u32 little endian over that key and the row, then the row (core/_row.pyx)
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, read_row_head, row_from_head
+
+from ephemera.core.errors import CorruptStore
+
+eph_crc_setup()
+
+
+cdef inline void _put_be32(char *out, uint32_t n) noexcept nogil:
+    out[0] = <char> (n >> 24)
+    out[1] = <char> (n >> 16)
+    out[2] = <char> (n >> 8)
+    out[3] = <char> n
+
+
+
+cdef bytes pack_key_of(uint32_t family, const char *key, Py_ssize_t size):
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 + size)
+    _put_be32(PyBytes_AS_STRING(out), family)
+    memcpy(PyBytes_AS_STRING(out) + 4, key, size)
+    return out
+
+
+def pack_key(uint32_t family, bytes key not None) -> bytes:
+    """The base tier's key: family id, big endian, then the key."""
+    return pack_key_of(family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+
+
+cdef bytes pack_row_of(bytes base_key, const char *row, Py_ssize_t size):
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 + size)
+    cdef char *start = PyBytes_AS_STRING(out)
+    cdef uint32_t crc = eph_crc32c(0, PyBytes_AS_STRING(base_key), PyBytes_GET_SIZE(base_key))
+    crc = eph_crc32c(crc, row, size)
+    memcpy(start, &crc, 4)
+    memcpy(start + 4, row, size)
+    return out
+
+
+def pack_row(bytes base_key not None, bytes row not None) -> bytes:
+    """The base tier's value: crc32c over key and row, then the row."""
+    return pack_row_of(base_key, PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
+
+
+cdef bint _open_row(bytes base_key, bytes stored, RowHead *head) except -1:
+    cdef const char *start = PyBytes_AS_STRING(stored)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(stored)
+    cdef uint32_t crc, kept
+    if size >= 13:
+        memcpy(&kept, start, 4)
+        crc = eph_crc32c(0, PyBytes_AS_STRING(base_key), PyBytes_GET_SIZE(base_key))
+        crc = eph_crc32c(crc, start + 4, size - 4)
+        if crc == kept and read_row_head(start + 4, size - 4, head):
+            return True
+    raise CorruptStore("base tier", None, f"the row of key {bytes(base_key)!r} is damaged")
+
+
+def unpack_row(bytes base_key not None, bytes stored not None):
+    """The row of a base tier's value. Raises CorruptStore when the checksum does not hold."""
+    return _row(base_key, stored)
+
+
+cdef object _row(bytes base_key, bytes stored):
+    cdef RowHead head
+    _open_row(base_key, stored, &head)
+    return row_from_head(&head, PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4)
+
+
+def unpack_value(bytes base_key not None, bytes stored not None, int64_t now_ms):
+    """The value of a base tier's row that is alive, else None."""
+    return _value(base_key, stored, now_ms)
+
+
+cdef object _value(bytes base_key, bytes stored, int64_t now_ms):
+    cdef RowHead head
+    _open_row(base_key, stored, &head)
+    if is_dead_ms(head.deadline_ms, now_ms):
+        return None
+    return PyBytes_FromStringAndSize(
+        PyBytes_AS_STRING(stored) + 4 + head.value_at,
+        PyBytes_GET_SIZE(stored) - 4 - head.value_at,
+    )
+
+
+def unpack_deadline(bytes stored not None) -> int:
+    """The deadline of a base tier's value, unchecked; NEVER_MS when it has none."""
+    cdef RowHead head
+    if PyBytes_GET_SIZE(stored) < 4 or not read_row_head(
+        PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4, &head
+    ):
+        return NEVER
+    return head.deadline_ms
+
+
+def dies_as(bytes entry not None, bytes stored not None) -> bool:
+    """Whether an index entry (deadline i64 big endian, base key) speaks for this base value."""
+    cdef RowHead head
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(entry)
+    cdef int64_t deadline_ms = 0
+    cdef int i
+    if PyBytes_GET_SIZE(entry) < 8 or PyBytes_GET_SIZE(stored) < 4:
+        return False
+    for i in range(8):
+        deadline_ms = deadline_ms << 8 | p[i]
+    return (
+        read_row_head(PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4, &head)
+        and head.deadline_ms == deadline_ms
+    )
+
+
+cdef class RowReader:
+    """Reads rows by transactions of the base tier that wait ready on an idle list.
+
+    Whoever reads takes one off the list and lays it back, so that no two threads ever share one.
+    `renew` begins a new list, and what comes back to an old one is ended.
+    """
+
+    def __init__(self, begin):
+        self.begin = begin
+        self.idle = []
+
+    def get(self, bytes base_key not None):
+        """The base value of a key, or None."""
+        return self.stored(base_key)
+
+    cdef bytes stored(self, bytes base_key):
+        cdef list idle = self.idle
+        txn = idle.pop() if idle else self.begin()
+        stored = txn.get(base_key)
+        idle.append(txn)
+        if self.idle is not idle:
+            _end_all(idle)
+        return stored
+
+    cdef object live_value(self, uint32_t family, bytes key, int64_t now_ms):
+        cdef bytes base_key = pack_key_of(family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        cdef bytes stored = self.stored(base_key)
+        return None if stored is None else _value(base_key, stored, now_ms)
+
+    cdef object row(self, uint32_t family, bytes key):
+        cdef bytes base_key = pack_key_of(family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        cdef bytes stored = self.stored(base_key)
+        return None if stored is None else _row(base_key, stored)
+
+    def renew(self) -> None:
+        """From now on read what is committed now, and pin nothing older."""
+        cdef list idle = self.idle
+        self.idle = []
+        _end_all(idle)
+
+
+cdef int _end_all(list idle) except -1:
+    while idle:
+        idle.pop().abort()
+    return 0

@@ -1,0 +1,138 @@
+# The segment's layout, for compiled callers. See _segment.pyx.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from ephemera.core._row cimport RowHead
+
+cdef extern from "_hash.h" nogil:
+    uint64_t eph_hash(uint64_t seed, uint32_t family, const char *key, size_t n)
+
+cdef enum:
+    HEADER_SIZE = 4096
+    RECORD_BYTES = 24
+    # Marks of a record; stored on disk, never renumber.
+    DELETED = 1
+    MORE = 2                 # the batch goes on with the next record
+
+cdef struct Header:
+    char magic[8]
+    uint32_t version
+    uint32_t checksum
+    uint64_t number
+    uint64_t size
+    uint64_t slots
+    uint64_t previous_head
+    uint64_t salt
+    int64_t created_ms
+
+cdef struct Stamp:
+    uint64_t synced
+    int64_t clock_ms
+    uint32_t checksum
+
+cdef struct Record:
+    uint32_t chain
+    uint32_t older
+    uint32_t checksum
+    uint32_t row_size
+    uint32_t family
+    uint16_t key_size
+    uint8_t mark
+    uint8_t zero
+
+cdef struct Found:
+    # A record and where it lies; `record` is NULL when there is none.
+    Record *record
+    uint64_t position
+    Py_ssize_t index         # of its segment in a stack
+
+
+cdef inline uint64_t aligned(uint64_t size) noexcept nogil:
+    return (size + 7) & ~<uint64_t> 7
+
+
+cdef inline uint64_t record_bytes_of(uint64_t key_size, uint64_t row_size) noexcept nogil:
+    return aligned(RECORD_BYTES + key_size + row_size)
+
+
+cdef inline const char *key_of(const Record *record) noexcept nogil:
+    return <const char *> record + RECORD_BYTES
+
+
+cdef inline const char *row_of(const Record *record) noexcept nogil:
+    return <const char *> record + RECORD_BYTES + record.key_size
+
+
+cdef inline bint is_key(const Record *record, uint32_t family, const char *key, uint16_t size) noexcept nogil:
+    return (
+        record.key_size == size
+        and record.family == family
+        and memcmp(key_of(record), key, size) == 0
+    )
+
+
+cdef class Run:
+    cdef uint32_t *at
+    cdef Py_ssize_t size
+    cdef uint64_t until
+
+
+cdef class Segment:
+    cdef Py_buffer buffer
+    cdef bint has_buffer
+    cdef char *start
+    cdef Header *header
+    cdef uint32_t *slots
+    cdef uint64_t *head
+    cdef uint64_t mask
+    cdef uint64_t size           # of the memory, which a cut file makes smaller than the header says
+    cdef uint64_t hash_seed
+    cdef uint32_t checksum_seed
+    cdef readonly uint64_t number
+    cdef readonly uint64_t data_at
+    cdef readonly object path
+    cdef readonly object memory
+    cdef Run run
+    cdef object __weakref__
+
+    cdef int _attach(self) except -1
+    cdef uint64_t published(self) noexcept nogil
+    cdef bint holds(self, uint64_t position) noexcept nogil
+    cdef uint32_t _checksum(self, const Record *r, uint64_t position) noexcept nogil
+    cdef int damaged(self, uint64_t position, reason) except -1
+    cdef Found find(
+        self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit
+    ) except *
+    cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1
+    cdef bint has_room(self, uint64_t size) noexcept nogil
+    cdef uint64_t append(
+        self, uint64_t position, uint32_t family, bytes key, const char *value, uint32_t value_size,
+        uint8_t mark, int64_t written_ms, int64_t deadline_ms, int64_t idle_ms, int64_t hard_ms,
+        uint64_t hash
+    ) noexcept
+    cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil
+    cdef void publish(self, uint64_t position) noexcept nogil
+    cdef void _reindex(self, uint64_t end) noexcept nogil
+    cdef Run sorted_run(self, uint64_t limit)
+
+
+cdef class Cut:
+    cdef readonly list segments
+    cdef readonly list limits
+
+
+cdef object row_or_none(Segment segment, Found found)
+
+
+cdef struct Due:
+    int64_t deadline_ms
+    uint64_t position
+
+
+cdef class SegmentDeadlines:
+    cdef readonly Segment segment
+    cdef uint64_t followed
+    cdef Due *heap
+    cdef Py_ssize_t size, room
+    cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1
+    cdef void drop(self) noexcept
