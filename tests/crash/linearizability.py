@@ -61,9 +61,7 @@ def is_linearizable(history: Iterable[Operation], *, initial: int = NOTHING) -> 
     return first_unexplained(history, initial=initial) is None
 
 
-def first_unexplained(
-    history: Iterable[Operation], *, initial: int = NOTHING
-) -> Operation | None:
+def first_unexplained(history: Iterable[Operation], *, initial: int = NOTHING) -> Operation | None:
     """The first operation, in the order of returns, that no order explains."""
     by_key: defaultdict[int, list[Operation]] = defaultdict(list)
     for operation in history:

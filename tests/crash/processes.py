@@ -24,7 +24,10 @@ SMALL_SEGMENT_BYTES = 256 * 1024
 TINY_SEGMENT_BYTES = 64 * 1024
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash.processes", "ephemera.engines.local.engine"])
+# What peers import anyway is imported once, in the server.
+CONTEXT.set_forkserver_preload(
+    ["pytest", "ephemera.engines.local.engine", "tests.crash.death_points", "tests.crash.writers"]
+)
 
 
 class Seat(NamedTuple):
@@ -63,9 +66,9 @@ class Peer:
         """What the function over there hears."""
         self._pipe.send(word)
 
-    def answer(self) -> Any:
+    def answer(self, patience_seconds: float = PATIENCE_SECONDS) -> Any:
         """What the peer said or returned. What it raised is raised here."""
-        assert self._pipe.poll(PATIENCE_SECONDS), "the other process is stuck"
+        assert self._pipe.poll(patience_seconds), "the other process is stuck"
         is_fine, answer = self._pipe.recv()
         if not is_fine:
             raise answer
@@ -82,9 +85,13 @@ class Peer:
         """Call a method of the peer's store."""
         return self.run(call_method, method, args, named)
 
+    def strike(self) -> None:
+        """`kill -9`, without waiting for its death."""
+        os.kill(self.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """`kill -9`; returns when it is dead."""
-        os.kill(self.pid, signal.SIGKILL)
+        self.strike()
         self.join(-signal.SIGKILL)
 
     def join(self, exitcode: int) -> None:

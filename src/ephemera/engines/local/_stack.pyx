@@ -82,6 +82,16 @@ cdef Found _find(list segments, uint64_t hash_seed, uint32_t family, bytes key) 
     return found
 
 
+cdef tuple _dead_tuple(Record *r, RowHead *head, bint is_gone):
+    return (
+        head.deadline_ms,
+        r.family,
+        PyBytes_FromStringAndSize(key_of(r), r.key_size),
+        PyBytes_FromStringAndSize(row_of(r) + head.value_at, r.row_size - head.value_at),
+        is_gone,
+    )
+
+
 cdef SegmentDeadlines _earliest(list heaps, int64_t until_ms):
     """The heap whose first deadline comes first; None when none is dead by `until_ms`."""
     cdef SegmentDeadlines heap, best = None
@@ -207,60 +217,66 @@ cdef class SegmentStack:
 
     def pop_dead(
         self, list heaps not None, tuple told not None, int64_t until_ms, Py_ssize_t keys_max,
-        names, bint with_values
+        names, bint is_counting
     ):
         """Take from these deadlines of segments, oldest first, the keys that died up to `until_ms`.
 
-        Returns up to `keys_max` of (deadline, family id, key, value, whether nothing replaced it) and
-        how far that went: deadline, segment, position. Left out is what was replaced while it
-        lived, what had been `told`, and what is of no family in `names`.
+        Returns up to `keys_max` of (deadline, family id, key, value, whether nothing replaced it), or
+        None for each when only counting; how many nothing has replaced; and how far that went:
+        deadline, segment, position. Left out is what was replaced while it lived, what had been
+        `told`, and what is of no family in `names`.
         """
         cdef list dead = []
+        cdef Py_ssize_t gone = 0
         cdef SegmentDeadlines heap
         cdef Record *r
         cdef RowHead head
-        cdef bytes key
         cdef int fate
-        cdef int64_t told_ms = told[0]
+        cdef int64_t last_ms = told[0]
+        cdef uint64_t last_number = told[1], last_position = told[2], position
+        cdef int64_t known_family = -1
         self._look()
-        while PyList_GET_SIZE(dead) < keys_max:
+        while gone < keys_max:
             heap = _earliest(heaps, until_ms)
             if heap is None:
                 break
-            where = (heap.heap[0].deadline_ms, heap.segment.number, heap.heap[0].position)
-            r = <Record *> (heap.segment.start + heap.heap[0].position)
-            if heap.heap[0].deadline_ms <= told_ms and where <= told:
+            position = heap.heap[0].position
+            if heap.heap[0].deadline_ms < last_ms or (
+                heap.heap[0].deadline_ms == last_ms
+                and (heap.segment.number, position) <= (last_number, last_position)
+            ):
                 heap.drop()
                 continue
-            heap.segment.open_record(r, heap.heap[0].position, &head)
-            key = PyBytes_FromStringAndSize(key_of(r), r.key_size)
-            fate = self._fate(r.family, key, heap.segment.number, heap.heap[0].position, head.deadline_ms)
+            r = <Record *> (heap.segment.start + position)
+            heap.segment.open_record(r, position, &head)
+            fate = self._fate(
+                r.family, key_of(r), r.key_size, heap.segment.number, position, head.deadline_ms
+            )
             heap.drop()
-            told = where
-            told_ms = head.deadline_ms
-            if fate != REPLACED_ALIVE and r.family in names:
-                value = (
-                    PyBytes_FromStringAndSize(row_of(r) + head.value_at, r.row_size - head.value_at)
-                    if with_values else b""
-                )
-                dead.append((head.deadline_ms, r.family, key, value, fate == NEWEST))
-        return dead, told
+            last_ms, last_number, last_position = head.deadline_ms, heap.segment.number, position
+            if fate == REPLACED_ALIVE or (known_family != r.family and r.family not in names):
+                continue
+            known_family = r.family
+            gone += fate == NEWEST
+            dead.append(None if is_counting else _dead_tuple(r, &head, fate == NEWEST))
+        return dead, gone, (last_ms, last_number, last_position)
 
     def outlived_below(self, uint32_t family, bytes key not None, int64_t deadline_ms):
         """None when a row of the base tier was replaced while it lived, else whether nothing has
         replaced it at all."""
         cdef int fate
         self._look()
-        fate = self._fate(family, key, 0, 0, deadline_ms)
+        fate = self._fate(
+            family, PyBytes_AS_STRING(key), <uint16_t> PyBytes_GET_SIZE(key), 0, 0, deadline_ms
+        )
         return None if fate == REPLACED_ALIVE else fate == NEWEST
 
     cdef int _fate(
-        self, uint32_t family, bytes key, uint64_t number, uint64_t position, int64_t deadline_ms
+        self, uint32_t family, const char *key, uint16_t size, uint64_t number, uint64_t position,
+        int64_t deadline_ms
     ) except -1:
         """What became of a version: the one that came next, if any, tells by when it was written."""
-        cdef uint64_t hash = eph_hash(
-            self.control.page.hash_seed, family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
-        )
+        cdef uint64_t hash = eph_hash(self.control.page.hash_seed, family, key, size)
         cdef Segment segment
         cdef Record *next_one = NULL
         cdef Record *r
@@ -270,9 +286,7 @@ cdef class SegmentStack:
         for segment in self.segments:
             if segment.number < number:
                 break
-            found = segment.find(
-                family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), hash, segment.published()
-            )
+            found = segment.find(family, key, size, hash, segment.published())
             if found.record == NULL or (segment.number == number and found.position == position):
                 continue
             r = found.record

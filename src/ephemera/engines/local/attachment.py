@@ -36,9 +36,7 @@ class Attachment:
         self._opening.take()
         try:
             is_first = self._attached.try_take()
-            if not is_first and (
-                self._is_exclusive or not self._attached.try_take(is_shared=True)
-            ):
+            if not is_first and (self._is_exclusive or not self._attached.try_take(is_shared=True)):
                 raise StoreLocked(self._refusal())
             yield is_first
             if self._is_exclusive:

@@ -24,8 +24,8 @@ import lmdb
 from ephemera.core.errors import CorruptStore, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
-from ephemera.engines.local._control import Control
 from ephemera.engines.local._base import RowReader, dies_as, unpack_deadline
+from ephemera.engines.local._control import Control
 from ephemera.engines.local.files import full_disk_is_store_full
 from ephemera.engines.local.layout import Layout
 
@@ -148,9 +148,7 @@ class BaseFile:
         found = list(islice(cursor.iternext(values=False), entries_max))
         return found[: bisect.bisect_left(found, _DEADLINE.pack(until_ms + 1))]
 
-    def untold(
-        self, txn: ReadTransaction, until_ms: int
-    ) -> Iterator[tuple[int, bytes, bytes]]:
+    def untold(self, txn: ReadTransaction, until_ms: int) -> Iterator[tuple[int, bytes, bytes]]:
         """(deadline, base key, value) of what died before it was written here, in order."""
         for entry, value in txn.cursor(self._untold).iternext():
             deadline_ms, base_key = split_entry(entry)
@@ -167,7 +165,9 @@ class BaseFile:
     def next_deadline_ms(self, after_ms: int = -1) -> int:
         """The earliest deadline of the index after this instant; NEVER_MS when there is none."""
         with self.begin() as txn:
-            return next((deadline for deadline, _ in self.entries(txn, after_ms, NEVER_MS)), NEVER_MS)
+            return next(
+                (deadline for deadline, _ in self.entries(txn, after_ms, NEVER_MS)), NEVER_MS
+            )
 
     def number(self, name: bytes, txn: ReadTransaction | None = None) -> int:
         """A number of the `meta` tree; 0 when it was never set."""
@@ -398,7 +398,9 @@ def lmdb_errors(path: Path) -> Iterator[None]:
         with full_disk_is_store_full(path):
             yield
     except lmdb.MapFullError as error:
-        raise StoreFull(f"{path} has reached size_limit: purge, or open with a larger one") from error
+        raise StoreFull(
+            f"{path} has reached size_limit: purge, or open with a larger one"
+        ) from error
     except lmdb.DiskError as error:
         raise StoreFull(f"no room for {path}: {error}") from error
     except (

@@ -29,7 +29,7 @@ from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
 from ephemera.engines.local.attachment import Attachment
 from ephemera.engines.local.backup import copy_state
-from ephemera.engines.local.base_tier import BaseFile, BaseTier
+from ephemera.engines.local.base_tier import BaseTier, BaseWrite
 from ephemera.engines.local.check import check_state
 from ephemera.engines.local.checkpoint import apply_segment, note_time
 from ephemera.engines.local.expiry import Expiry
@@ -116,9 +116,7 @@ class LocalEngine:
             if is_first:
                 self._recover()
             self._segments = self._make_segments()
-            self._expiry = Expiry(
-                self._segments, self._base, self._families, self._control.publish
-            )
+            self._expiry = Expiry(self._segments, self._base, self._families, self._control.publish)
             self._segments.refresh()
         except BaseException:
             self._base.close()
@@ -239,7 +237,7 @@ class LocalEngine:
                 family_table.create(txn, family.name, family.default_ttl_ms)
 
     @contextlib.contextmanager
-    def _changing_families(self) -> Iterator[family_table.BaseWrite]:
+    def _changing_families(self) -> Iterator[BaseWrite]:
         """Change the table while nobody writes, so that no write goes to an id that was given up."""
         self._must_write()
         self._segments.refresh()

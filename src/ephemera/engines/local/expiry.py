@@ -70,23 +70,24 @@ class Upcoming:
         return min((heap.next_ms for heap in self._heaps.values()), default=NEVER_MS)
 
     def pop_dead(
-        self,
-        until_ms: int,
-        *,
-        with_values: bool,
-        keys_max: int = sys.maxsize,
-        segment: Segment | None = None,
+        self, until_ms: int, *, keys_max: int = sys.maxsize, segment: Segment | None = None
     ) -> list[Dead]:
         """Take up to `keys_max` keys that died up to `until_ms`, of one segment or of all."""
-        if segment is None:
-            heaps = list(self._heaps.values())
-        else:
-            heaps = [self._heaps[segment.number]]
-        dead, told = self._segments.pop_dead(
-            heaps, self.told, until_ms, keys_max, self._families.live_ids, with_values
+        heaps = self._heaps.values() if segment is None else [self._heaps[segment.number]]
+        dead, _, told = self._segments.pop_dead(
+            list(heaps), self.told, until_ms, keys_max, self._families.live_ids, False
         )
-        self.told = max(self.told, told)
-        return list(map(Dead._make, dead))
+        if segment is None:
+            # How far it went in one segment says nothing of the others.
+            self.told = told
+        return [Dead._make(one) for one in dead if one is not None]
+
+    def count_dead(self, until_ms: int, keys_max: int) -> int:
+        """Take as `pop_dead` does, and only say how many are gone."""
+        _, gone, self.told = self._segments.pop_dead(
+            list(self._heaps.values()), self.told, until_ms, keys_max, self._families.live_ids, True
+        )
+        return gone
 
 
 class Expiry:
@@ -103,7 +104,8 @@ class Expiry:
         self._base = base
         self._families = families
         self._on_removed = on_removed
-        self._upcoming = Upcoming(segments, families, base.file.told())
+        self._kept_told = base.file.told()
+        self._upcoming = Upcoming(segments, families, self._kept_told)
         self._callbacks: list[Callable[[Expired], object]] = []
         # Held while the dead are picked, never while callbacks run.
         self._picking = threading.RLock()
@@ -134,7 +136,7 @@ class Expiry:
         with self._picking:
             after_ms = -1 if self._announced_ms is None else self._announced_ms
             self._upcoming.follow()
-            dead = self._upcoming.pop_dead(now_ms, with_values=self.has_callbacks)
+            dead = self._upcoming.pop_dead(now_ms)
             base = self._base.file
             with base.begin() as txn:
                 for deadline_ms, base_key in base.entries(txn, after_ms, now_ms):
@@ -172,13 +174,11 @@ class Expiry:
         with self._base.write() as write:
             removed = write.remove(entries)
         self._on_removed()
-        live_ids = self._families.live_ids
-        is_alone = not self._segments.segments
-        return sum(
-            family_of(base_key) in live_ids
-            and (is_alone or not self._segments.knows(family_of(base_key), base_key[4:]))
-            for base_key in removed
-        ), len(entries)
+        prefixes = self._families.live_prefixes
+        gone = [base_key for base_key in removed if base_key[:4] in prefixes]
+        if self._segments.segments:
+            gone = [k for k in gone if not self._segments.knows(family_of(k), k[4:])]
+        return len(gone), len(entries)
 
     # -- with manual maintenance: exactly, by purging
 
@@ -187,9 +187,7 @@ class Expiry:
         segment is applied at `now_ms`."""
         with self._picking:
             self._upcoming.follow()
-            dead = self._upcoming.pop_dead(
-                now_ms, with_values=self.has_callbacks, segment=segment
-            )
+            dead = self._upcoming.pop_dead(now_ms, segment=segment)
             cut = Cut([segment], [segment.position])
             base = self._base.file
             with base.begin() as txn:
@@ -209,45 +207,56 @@ class Expiry:
             total += removed
             if removed < want:
                 break
+        self._keep_told()
         return total
+
+    def _keep_told(self) -> None:
+        """What was told of segments stays told when the store is opened again."""
+        with self._picking:
+            if self._upcoming.told != self._kept_told:
+                with self._base.write() as write:
+                    write.set_told(self._upcoming.told)
+                self._kept_told = self._upcoming.told
 
     def _purge_batch(self, now_ms: int, want: int) -> int:
         with self._picking:
             self._upcoming.follow()
-            base = self._base.file
-            with base.begin() as txn:
-                is_plain = (
-                    not self._callbacks
-                    and next(base.untold(txn, now_ms), None) is None
-                    and not is_dead(self._upcoming.next_ms, now_ms)
-                )
-            if is_plain:
-                removed, _ = self._remove_due(now_ms, want)
+            removed = None if self._callbacks else self._purge_uniform(now_ms, want)
+            if removed is not None:
                 self._count(removed, now_ms, now_ms)
                 return removed
             dead = self._purge_merged(now_ms, want)
         self._tell(dead, now_ms)
         return sum(one.is_gone for one in dead)
 
+    def _purge_uniform(self, now_ms: int, want: int) -> int | None:
+        """When nobody listens and the dead are all in one place they go in bulk; else None."""
+        base = self._base.file
+        with base.begin() as txn:
+            if next(base.untold(txn, now_ms), None) is not None:
+                return None
+            is_below = bool(base.due(txn, now_ms, 1))
+        if not is_dead(self._upcoming.next_ms, now_ms):
+            return self._remove_due(now_ms, want)[0] if is_below else 0
+        if is_below:
+            return None
+        return self._upcoming.count_dead(now_ms, want)
+
     def _purge_merged(self, now_ms: int, want: int) -> list[Dead]:
-        was_told = self._upcoming.told
         pick = _Pick(self, self._upcoming, now_ms)
         base = self._base.file
         with base.begin() as txn:
             pick.run(txn, base.entries(txn, -1, now_ms), base.untold(txn, now_ms), want)
-        if pick.entries or pick.untold or self._upcoming.told != was_told:
+        if pick.entries or pick.untold:
             with self._base.write() as write:
                 write.remove([entry_of(*entry) for entry in pick.entries])
                 write.remove_untold(pick.untold)
-                write.set_told(self._upcoming.told)
             self._on_removed()
         return pick.dead
 
     # -- where the dead are
 
-    def _find_below(
-        self, txn: ReadTransaction, deadline_ms: int, base_key: bytes
-    ) -> Dead | None:
+    def _find_below(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> Dead | None:
         """The key that an index entry speaks for; None when the entry is stale, the key was written
         again while it lived, or its family is gone."""
         family_id, key = family_of(base_key), base_key[4:]
@@ -319,7 +328,8 @@ class _Pick:
             kept_ms = NEVER_MS if kept is None else kept[0]
             found: list[Dead | None]
             if is_dead(self._upcoming.next_ms, min(entry_ms - 1, kept_ms - 1, self._now_ms)):
-                found = [*self._pop_above(min(entry_ms - 1, kept_ms - 1, self._now_ms), want)]
+                until_ms = min(entry_ms - 1, kept_ms - 1, self._now_ms)
+                found = [*self._upcoming.pop_dead(until_ms, keys_max=want)]
             elif entry is not None and entry_ms <= kept_ms:
                 found = [self._expiry._find_below(txn, *entry)]
                 self.entries.append(entry)
@@ -332,11 +342,6 @@ class _Pick:
                 return
             self.dead += [one for one in found if one is not None]
             want -= sum(one.is_gone for one in found if one is not None)
-
-    def _pop_above(self, until_ms: int, keys_max: int) -> list[Dead]:
-        return self._upcoming.pop_dead(
-            until_ms, with_values=self._expiry.has_callbacks, keys_max=keys_max
-        )
 
 
 def _call(callback: Callable[[Expired], object], event: Expired) -> None:

@@ -30,9 +30,7 @@ class Families:
 
     def load(self, base: BaseFile, txn: ReadTransaction) -> None:
         """Bring every ref up to date with the table."""
-        table = {
-            name.decode(): _ENTRY.unpack(stored) for name, stored in base.meta(txn, _FAMILY)
-        }
+        table = {name.decode(): _ENTRY.unpack(stored) for name, stored in base.meta(txn, _FAMILY)}
         for name, (family_id, default_ttl_ms) in table.items():
             default = None if default_ttl_ms == _INHERITS else default_ttl_ms
             ref = self._refs.get(name) or self._gone.pop(name, None)
@@ -59,6 +57,11 @@ class Families:
     @property
     def live_ids(self) -> Container[int]:
         return self._names
+
+    @property
+    def live_prefixes(self) -> frozenset[bytes]:
+        """What the base keys of living families begin with."""
+        return frozenset(family_id.to_bytes(4, "big") for family_id in self._names)
 
     def name_of(self, family_id: int) -> str | None:
         return self._names.get(family_id)

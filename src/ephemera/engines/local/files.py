@@ -19,6 +19,8 @@ from ephemera.core.errors import StoreFull
 
 TEMPORARY_SUFFIX = ".new"
 _IS_DARWIN = sys.platform == "darwin"
+_F_FULLFSYNC = 51
+"""macOS's fcntl command that reaches the disk and not just its cache."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -74,7 +76,7 @@ class Files:
         """Return once all that was written to the memory is on the disk."""
         if _IS_DARWIN:
             mapped.memory.flush()
-            fcntl.fcntl(mapped.fd, fcntl.F_FULLFSYNC)
+            fcntl.fcntl(mapped.fd, _F_FULLFSYNC)
         else:
             os.fdatasync(mapped.fd)
 

@@ -1,11 +1,11 @@
 """Where things lie in a store's directory.
 
-    app.eph/
-      format               one line that says what this directory is
-      control              the control page (_control.pyx), made anew by the first process to open
-      locks/               open, attach, maintenance, writer, syncer
-      segments/NNNNNNNN.seg
-      base/NNNNNNNN.mdb    the base tier; a compaction makes the next generation
+app.eph/
+  format               one line that says what this directory is
+  control              the control page (_control.pyx), made anew by the first process to open
+  locks/               open, attach, maintenance, writer, syncer
+  segments/NNNNNNNN.seg
+  base/NNNNNNNN.mdb    the base tier; a compaction makes the next generation
 """
 
 from __future__ import annotations

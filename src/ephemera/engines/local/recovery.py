@@ -46,11 +46,9 @@ def recover(layout: Layout, files: Files, base: BaseFile, *, hash_seed: int) -> 
     return Recovered(applied, newest, latest_ms)
 
 
-def _open_segments(
-    layout: Layout, files: Files, applied: int, hash_seed: int
-) -> list[Segment]:
+def _open_segments(layout: Layout, files: Files, applied: int, hash_seed: int) -> list[Segment]:
     """The segments after the applied one, which must follow one another; older ones go."""
-    segments = []
+    segments: list[Segment] = []
     for number in layout.segment_numbers():
         path = layout.segment(number)
         if number <= applied:
@@ -67,9 +65,7 @@ def _open_segments(
     return segments
 
 
-def _lose(
-    segments: list[Segment], cut: Segment, end: int, files: Files, layout: Layout
-) -> None:
+def _lose(segments: list[Segment], cut: Segment, end: int, files: Files, layout: Layout) -> None:
     """Drop what came after a cut: none of it was ever synced, or the cut would be damage."""
     later = [segment for segment in segments if segment.number > cut.number]
     if any(segment.read_stamp()[0] for segment in later):

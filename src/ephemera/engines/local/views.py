@@ -26,9 +26,7 @@ CHUNK_KEYS = 512
 class State:
     """Everything as it was at one moment, dead rows included."""
 
-    def __init__(
-        self, cut: Cut, base: BaseFile, txn: ReadTransaction, ids: dict[str, int]
-    ) -> None:
+    def __init__(self, cut: Cut, base: BaseFile, txn: ReadTransaction, ids: dict[str, int]) -> None:
         self.cut = cut
         self.base = base
         self.txn = txn
@@ -46,7 +44,9 @@ class State:
     def scan(self, family_id: int, bounds: Range) -> Iterator[tuple[bytes, Row]]:
         """(key, row) in order."""
         start = pack_key(family_id, bounds.start)
-        end = pack_key(family_id + 1, b"") if bounds.end is None else pack_key(family_id, bounds.end)
+        end = (
+            pack_key(family_id + 1, b"") if bounds.end is None else pack_key(family_id, bounds.end)
+        )
         if start >= end:
             return
         with lmdb_errors(self.base.path):
@@ -118,6 +118,7 @@ class LocalView:
 
     @property
     def state(self) -> State:
+        """The state, while there is one."""
         if self._state is None or self._segments.is_closed:
             raise StoreClosed("this snapshot, this transaction or its store has ended")
         return self._state
@@ -153,7 +154,8 @@ class LocalTurn(LocalView):
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
         where = None
         try:
-            if self.state and writes:
+            _ = self.state  # raises when the turn is over
+            if writes:
                 where = self._segments.append_batch(writes, self.now_ms)
         finally:
             self.close()

@@ -1,0 +1,252 @@
+"""`kill -9` at any moment: what was acknowledged is there, nothing is half there, the others go on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ephemera
+from ephemera.engines.local.files import FileLock
+from tests.crash.processes import TINY_SEGMENT_BYTES, Peer, Seat, peers
+from tests.crash.writers import FAMILY, Crew
+
+WRITERS = 4
+WORK_MAX = 60
+SEGMENT_BYTES = 128 * 1024
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kill.eph"
+
+
+def attack(path: Path, place: Path, cycles: int, seed: int) -> str:
+    """Kill a random writer at a random moment, so many times; what was seen to hold."""
+    chance = random.Random(seed)
+    facts = 0
+    with ephemera.open(path, segment_bytes=SEGMENT_BYTES) as store:
+        store.family(FAMILY, default_ttl=3600)
+        crew = Crew(path, place, WRITERS, segment_bytes=SEGMENT_BYTES)
+        for _ in range(cycles):
+            crew.work(chance.randrange(1, WORK_MAX))
+            victim = chance.choice(crew.writers)
+            crew.kill(victim)
+            crew.work_each(chance.randrange(1, WORK_MAX // 4))
+            crew.pause()
+            facts += crew.ledger.verify(store, crew.writers)
+            crew.ledger.forget(store, victim)
+            crew.remove(victim)
+            crew.resume()
+            crew.hire()
+        crew.stop()
+    with ephemera.open(path) as store:
+        facts += crew.ledger.verify(store, [])
+    return (
+        f"{cycles} kills of one of {WRITERS} writers, {crew.ledger.operations:,} operations "
+        f"acknowledged, {facts:,} facts verified, check() clean after each kill and after reopening"
+    )
+
+
+def test_killing_any_writer_loses_nothing_and_stops_nobody(path: Path, tmp_path: Path) -> None:
+    attack(path, tmp_path, cycles=10, seed=random.randrange(2**32))
+
+
+@pytest.mark.soak
+def test_five_hundred_kills_lose_nothing_and_stop_nobody(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = attack(path, tmp_path, cycles=500, seed=random.randrange(2**32))
+    with capsys.disabled():
+        print(f"\n{seen}")  # noqa: T201
+
+
+def attack_all(path: Path, place: Path, cycles: int, seed: int) -> str:
+    """Kill all writers at once, so many times; nobody else has the store open then."""
+    chance = random.Random(seed)
+    with ephemera.open(path, segment_bytes=SEGMENT_BYTES) as store:
+        store.family(FAMILY, default_ttl=3600)
+    crew = Crew(path, place, 0, segment_bytes=SEGMENT_BYTES)
+    facts = 0
+    for _ in range(cycles):
+        for _ in range(3):
+            crew.hire()
+        crew.work(chance.randrange(1, WORK_MAX * 2))
+        crew.kill(*crew.writers)
+        with ephemera.open(path, segment_bytes=SEGMENT_BYTES) as store:
+            facts += crew.ledger.verify(store, crew.writers)
+            for writer in list(crew.writers):
+                crew.ledger.forget(store, writer)
+                crew.remove(writer)
+    return f"{cycles} kills of all at once, {facts:,} facts verified"
+
+
+def test_killing_all_at_once_loses_nothing(path: Path, tmp_path: Path) -> None:
+    attack_all(path, tmp_path, cycles=5, seed=random.randrange(2**32))
+
+
+@pytest.mark.soak
+def test_two_hundred_kills_of_all_at_once_lose_nothing(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = attack_all(path, tmp_path, cycles=200, seed=random.randrange(2**32))
+    with capsys.disabled():
+        print(f"\n{seen}")  # noqa: T201
+
+
+# --- the process that checkpoints and sweeps ---------------------------------------------------
+
+
+def fill(seat: Seat, start: int, count: int) -> int:
+    """Write enough for several segments; returns how many were acknowledged."""
+    for number in range(start, start + count):
+        seat.store.put(b"%08d" % number, b"x" * 1_000, ttl=3600 if number % 2 else 0.01)
+    return count
+
+
+def is_tended(path: Path) -> bool:
+    """Whether some process holds the maintenance lock."""
+    lock = FileLock(path / "locks" / "maintenance")
+    try:
+        return not lock.try_take()
+    finally:
+        lock.close()
+
+
+def test_another_process_takes_over_the_maintenance_of_a_dead_one(path: Path) -> None:
+    written = 0
+    with peers(2, path, segment_bytes=TINY_SEGMENT_BYTES, maintenance="background") as crew:
+        keeper, heir = crew
+        for _ in range(4):
+            # More than may wait: writing goes on only because somebody checkpoints.
+            keeper.tell(fill, written, 600)
+            heir.tell(fill, written + 600, 600)
+            keeper.answer()
+            keeper.kill()
+            assert heir.answer() == 600
+            assert heir.run(fill, written + 1_200, 600) == 600
+            assert is_tended(path)
+            written += 1_800
+            keeper, heir = heir, Peer(path, segment_bytes=TINY_SEGMENT_BYTES)
+            crew.append(heir)
+        assert heir.do("check").problems == ()
+        kept = heir.run(list_keys)
+    assert [key for key in kept if int(key) % 2] == [b"%08d" % n for n in range(1, written, 2)]
+
+
+def list_keys(seat: Seat) -> list[bytes]:
+    return list(seat.store.keys())
+
+
+def test_killing_the_keeper_in_the_middle_of_its_checkpoints_loses_nothing(path: Path) -> None:
+    with ephemera.open(path, segment_bytes=TINY_SEGMENT_BYTES, maintenance="manual") as store:
+        written = 0
+        for _ in range(6):
+            with peers(2, path, segment_bytes=TINY_SEGMENT_BYTES) as (keeper, writer):
+                writer.tell(fill_aloud, written, 500)
+                for _ in range(random.randrange(1, 10)):
+                    writer.answer()
+                keeper.kill()
+                while writer.answer() != "done":
+                    pass
+                written += 500
+            missing = [n for n in range(1, written, 2) if store.get(b"%08d" % n) is None]
+            assert missing == []
+            assert store.check().problems == ()
+
+
+def fill_aloud(seat: Seat, start: int, count: int) -> str:
+    for number in range(start, start + count, 50):
+        fill(seat, number, 50)
+        seat.say(number)
+    return "done"
+
+
+# --- death inside a transaction ----------------------------------------------------------------
+
+
+def die_inside(seat: Seat) -> None:
+    txn = seat.store.transaction()
+    txn.put(b"a", b"half")
+    txn.put(b"b", b"half")
+    seat.say("inside")
+    seat.hear()
+
+
+@pytest.fixture
+def pair(path: Path) -> Iterator[tuple[Peer, Peer]]:
+    with peers(2, path) as (one, other):
+        yield one, other
+
+
+def test_a_transaction_of_a_dead_process_lets_the_next_one_in(
+    path: Path, pair: tuple[Peer, Peer]
+) -> None:
+    holder, waiter = pair
+    holder.tell(die_inside)
+    assert holder.answer() == "inside"
+    waiter.tell(put_both, b"whole")
+    assert not waiter.has_answered()
+    holder.kill()
+    waiter.answer()
+    assert waiter.do("get_many", [b"a", b"b"]) == {b"a": b"whole", b"b": b"whole"}
+    assert waiter.do("check").problems == ()
+
+
+def put_both(seat: Seat, value: bytes) -> None:
+    with seat.store.transaction() as txn:
+        txn.put(b"a", value)
+        txn.put(b"b", value)
+
+
+def test_all_who_wait_behind_a_dead_transaction_get_their_turn(path: Path) -> None:
+    with peers(4, path) as (holder, *waiters):
+        for _ in range(3):
+            holder.tell(die_inside)
+            assert holder.answer() == "inside"
+            for waiter in waiters:
+                waiter.tell(count_up, 20)
+            holder.kill()
+            for waiter in waiters:
+                waiter.answer()
+            holder = waiters.pop()
+            waiters.append(Peer(path))
+        totals = [waiter.do("get", b"total") for waiter in waiters]
+        for waiter in waiters:
+            waiter.close()
+    assert totals == [b"180"] * 3
+
+
+def count_up(seat: Seat, times: int) -> None:
+    for _ in range(times):
+        seat.store.incr(b"total")
+
+
+@pytest.mark.xfail(
+    reason="dead readers are cleared by the first opener only: while anybody stays attached, their "
+    "slots pile up until the base tier has no reader left (lmdb.ReadersFullError)"
+)
+def test_readers_that_were_killed_leave_no_trace(path: Path) -> None:
+    """Each dead reader holds slots of the base tier's table of readers until somebody frees them."""
+    with ephemera.open(path, maintenance="background") as store:
+        store.put(b"a", b"1")
+        store.checkpoint()
+        for _ in range(5):
+            with Peer(path) as reader:
+                assert reader.run(hold_snapshots, 250) == 250
+                reader.kill()
+        # More than the table holds, if nobody frees them.
+        assert store.get(b"a") == b"1"
+        with store.snapshot() as snap:
+            assert snap.get(b"a") == b"1"
+        assert store.check().problems == ()
+
+
+_held: list[ephemera.Snapshot] = []
+
+
+def hold_snapshots(seat: Seat, count: int) -> int:
+    _held.extend(seat.store.snapshot() for _ in range(count))
+    return len(_held)

@@ -1,0 +1,161 @@
+"""Feed segments whose bytes were damaged to everything that reads them.
+
+Run as a program, so that a crash of the interpreter is seen by who started it. Behind each segment
+lies a page that must not be touched, so that reading past its end is a crash too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+import struct
+import sys
+from collections.abc import Callable
+
+from ephemera.core.errors import CorruptStore
+from ephemera.core.keyvalue import Write
+from ephemera.core.row import Row
+from ephemera.engines.local._base import pack_key
+from ephemera.engines.local._segment import (
+    HEADER_BYTES,
+    Cut,
+    Segment,
+    SegmentDeadlines,
+    crc32c,
+)
+from tests.engines.local.segments_in_memory import (
+    FAMILY,
+    HASH_SEED,
+    NOW_MS,
+    MemoryStack,
+)
+
+PAGE = mmap.PAGESIZE
+KEYS = [b"a", b"b", b"bb", b"a longer key than the others", b"\xff"]
+WORDS = [0, 1, 8, 4095, 4096, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]
+_libc = ctypes.CDLL(None, use_errno=True)
+_guarded: list[mmap.mmap] = []
+
+
+def guarded(size: int) -> memoryview:
+    """Memory that ends where touching one more byte kills the process."""
+    size = (size + PAGE - 1) // PAGE * PAGE
+    memory = mmap.mmap(-1, size + PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    if _libc.mprotect(ctypes.c_void_p(start + size), ctypes.c_size_t(PAGE), 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    _guarded.append(memory)
+    return memoryview(memory)[:size]
+
+
+def filled(chance: random.Random) -> MemoryStack:
+    """A stack of a few segments with puts, deletions and batches."""
+    stack = MemoryStack(8192, guarded)
+    for _ in range(chance.randrange(1, 60)):
+        key = chance.choice(KEYS)
+        row = Row(chance.randbytes(chance.randrange(200)), NOW_MS, NOW_MS + chance.randrange(99))
+        if chance.random() < 0.6:
+            stack.store(key, row.value, row.deadline_ms)
+        elif chance.random() < 0.5:
+            stack.delete(FAMILY, key)
+        else:
+            stack.write([Write(FAMILY, key, row), Write(FAMILY, chance.choice(KEYS), None)])
+    return stack
+
+
+def damage(memory: memoryview, segment: Segment, chance: random.Random) -> None:
+    """Overwrite some words: of slots, links, record heads, rows, the header or anything."""
+    head = max(segment.position, segment.data_at + 8)
+    for _ in range(chance.randrange(1, 6)):
+        kind = chance.randrange(5)
+        if kind == 0:
+            at = HEADER_BYTES + 4 * chance.randrange((segment.data_at - HEADER_BYTES) // 4)
+        elif kind == 1:
+            at = chance.randrange(segment.data_at, head) // 8 * 8 + chance.choice([0, 4, 12, 16, 20])
+        elif kind == 2:
+            at = chance.choice([16, 24, 32, 40, 48, 56, 128, 192, 200, 208])
+        else:
+            at = chance.randrange(len(memory))
+        word = chance.choice([*WORDS, chance.getrandbits(64), head // 8, segment.position // 8])
+        size = min(chance.choice([1, 2, 4, 8]), len(memory) - at)
+        memory[at : at + size] = struct.pack("<Q", word)[:size]
+    if chance.random() < 0.7:
+        memory[12:16] = struct.pack("<I", crc32c(bytes(memory[16:64])))
+
+
+def read_everything(stack: MemoryStack, chance: random.Random) -> None:
+    """Every way to read; each may refuse."""
+    cut = Cut(stack.all, [chance.choice([s.position, s.data_at, 2**64 - 1]) for s in stack.all])
+    start, end = sorted(pack_key(1, chance.choice(KEYS)) for _ in range(2))
+    ways: list[Callable[[], object]] = [
+        lambda: [stack.get(FAMILY, key, NOW_MS) for key in KEYS],
+        lambda: [stack.row(FAMILY, key, NOW_MS) for key in KEYS],
+        lambda: [cut.row(1, key) for key in KEYS],
+        lambda: cut.chunk(start, end, False, 100),
+        lambda: cut.chunk(b"", None, False, 100),
+        lambda: cut.chunk(start, None, True, 100),
+        lambda: stack.outlived_below(1, KEYS[0], NOW_MS),
+        lambda: stack.pop_dead(_heaps(stack), (-1, 0, 0), NOW_MS + 50, 99, {1}, True),
+        lambda: [segment.problems() for segment in stack.all],
+        lambda: [segment.count_records() for segment in stack.all],
+        lambda: [segment.read_stamp() for segment in stack.all],
+        lambda: [segment.records_bytes for segment in stack.all],
+    ]
+    chance.shuffle(ways)
+    for way in ways:
+        _may_refuse(way)
+
+
+def _heaps(stack: MemoryStack) -> list[SegmentDeadlines]:
+    heaps = [SegmentDeadlines(segment) for segment in stack.all]
+    for heap in heaps:
+        heap.follow()
+    return heaps
+
+
+def _may_refuse(way: Callable[[], object]) -> None:
+    try:
+        way()
+    except CorruptStore:
+        pass
+
+
+def _attach_and_recover(memory: memoryview, chance: random.Random) -> None:
+    segment = Segment(memory, "again", hash_seed=HASH_SEED)
+    end, _, _ = segment.recover(chance.choice([0, segment.data_at, chance.randrange(2**20)]))
+    if not segment.data_at <= end <= len(memory):
+        raise AssertionError(f"recovered up to {end}")
+    if segment.problems():
+        raise AssertionError(f"recovered with problems: {segment.problems()}")
+    segment.image(end)
+
+
+def play(seed: int) -> None:
+    chance = random.Random(seed)
+    stack = filled(chance)
+    for memory, segment in zip(stack.memories, stack.all, strict=True):
+        if isinstance(memory, memoryview) and chance.random() < 0.8:
+            damage(memory, segment, chance)
+    read_everything(stack, chance)
+    _may_refuse(lambda: stack.store(chance.choice(KEYS), b"again"))
+    _may_refuse(lambda: stack.write([Write(FAMILY, key, None) for key in KEYS]))
+    read_everything(stack, chance)
+    for memory in stack.memories:
+        if isinstance(memory, memoryview):
+            _may_refuse(lambda memory=memory: _attach_and_recover(memory, chance))  # type: ignore[misc]  # the loop's own
+
+
+def main() -> None:
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    for seed in range(first, first + count):
+        try:
+            play(seed)
+        except BaseException:
+            sys.stderr.write(f"seed {seed}\n")
+            raise
+        _guarded.clear()
+
+
+if __name__ == "__main__":
+    main()

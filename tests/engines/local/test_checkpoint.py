@@ -1,0 +1,223 @@
+"""Checkpoints: what frozen segments hold moves down, in any number of steps, and nothing changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ephemera import InvalidArgument, ManualClock, Store, StoreBusy
+from ephemera.engines.local import checkpoint
+from ephemera.engines.local.segments import SEGMENTS_WAITING_MAX
+from tests.engines.local.stores import (
+    SEGMENT_BYTES,
+    contents,
+    crash_copy,
+    in_a_thread,
+    segment_files,
+    wait_until,
+)
+
+
+def fill_a_segment(store: Store, name: str = "filler") -> None:
+    before = store.stats()["segments"]
+    for number in range(200):
+        store.put(f"{name} {number}", b"x" * 1_000)
+        if store.stats()["segments"] != before:
+            return
+
+
+def test_a_full_segment_is_followed_by_another(store: Store, path: Path) -> None:
+    expected = {}
+    while store.stats()["segments"] < 3:
+        key = b"%06d" % len(expected)
+        store.put(key, key * 100)
+        expected[key] = key * 100
+    assert contents(store) == expected
+    assert [file.stat().st_size for file in segment_files(path)] == [SEGMENT_BYTES] * 3
+    assert store.check().is_clean
+
+
+def test_a_record_that_fits_to_the_byte_needs_no_other_segment(store: Store) -> None:
+    store.put("a", "")
+    room = SEGMENT_BYTES - 4096 - 4 * 512 - store.stats()["segment_bytes"]
+    # Record head, one byte of key, row head without a deadline.
+    store.put("b", b"x" * (room - 24 - 1 - 9))
+    assert store.stats()["segments"] == 1
+    store.put("c", "")
+    assert store.stats()["segments"] == 2
+    assert (store.count(), store.check().problems) == (3, ())
+
+
+def test_a_checkpoint_retires_every_segment_and_its_file(store: Store, path: Path) -> None:
+    for number in range(3):
+        fill_a_segment(store, str(number))
+    before = contents(store)
+    store.checkpoint()
+    stats = store.stats()
+    assert (stats["segments"], stats["segments_waiting"], segment_files(path)) == (0, 0, [])
+    assert contents(store) == before
+    store.checkpoint()
+    assert contents(store) == before
+
+
+def test_an_empty_checkpoint_makes_no_segment(store: Store, path: Path) -> None:
+    store.checkpoint()
+    assert segment_files(path) == []
+
+
+def test_writers_checkpoint_themselves_in_manual_mode_when_too_many_wait(store: Store) -> None:
+    expected = {}
+    for number in range(600):
+        key = b"%d" % number
+        store.put(key, b"x" * 1_000)
+        expected[key] = b"x" * 1_000
+        stats = store.stats()
+        assert stats["segments_waiting"] <= SEGMENTS_WAITING_MAX
+        assert stats["writers_wait"] == (stats["segments_waiting"] >= SEGMENTS_WAITING_MAX)
+    assert store.stats()["base_rows"] > 0
+    assert contents(store) == expected
+
+
+def test_transactions_too_wait_for_room(store: Store) -> None:
+    for number in range(40):
+        with store.transaction() as transaction:
+            transaction.put(b"%d" % number, b"x" * 30_000)
+    assert store.stats()["segments_waiting"] <= SEGMENTS_WAITING_MAX
+    assert store.count() == 40
+
+
+def test_the_background_keeps_up_with_writers(open_store: Callable[..., Store]) -> None:
+    store = open_store(maintenance="background", durability="none")
+    for number in range(1_000):
+        store.put(b"%d" % number, b"x" * 1_000)
+    wait_until(lambda: store.stats()["segments_waiting"] == 0)
+    assert store.count() == 1_000
+    assert store.stats()["background_error"] is None
+
+
+def test_a_backlog_that_nobody_works_off_ends_in_store_busy(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(maintenance="background", durability="none", lock_timeout=0.1)
+    stuck = threading.Event()
+    import ephemera.engines.local.engine as engine
+
+    def wait_first(*given: Any) -> bool:
+        stuck.wait(30)
+        return checkpoint.apply_segment(*given)
+
+    monkeypatch.setattr(engine, "apply_segment", wait_first)
+    try:
+        with pytest.raises(StoreBusy, match="checkpoint"):
+            for number in range(1_000):
+                store.put(b"%d" % number, b"x" * 1_000)
+        assert store.get("0") == b"x" * 1_000
+        assert store.stats()["writers_wait"]
+    finally:
+        stuck.set()
+    wait_until(lambda: not store.stats()["writers_wait"])
+    store.put("again", "1")
+
+
+def test_a_value_larger_than_a_segment_has_one_of_its_own(store: Store, path: Path) -> None:
+    store.put("small", "1")
+    store.put("huge", b"x" * 1_000_000)
+    store.put("small", "2")
+    assert max(file.stat().st_size for file in segment_files(path)) < 1_100_000
+    store.checkpoint()
+    assert contents(store) == {b"small": b"2", b"huge": b"x" * 1_000_000}
+
+
+def test_a_batch_larger_than_a_segment_is_written_whole(store: Store, path: Path) -> None:
+    store.put("before", "1")
+    batch = {b"%d" % number: b"x" * 1_000 for number in range(200)}
+    store.put_many(batch)
+    assert contents(store) == {**batch, b"before": b"1"}
+    assert len(segment_files(path)) == 2
+
+
+def test_inside_a_transaction_a_checkpoint_is_refused_and_harms_nothing(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.put("key", "1")
+        for operation in (store.checkpoint, store.compact, store.clear):
+            with pytest.raises(InvalidArgument, match="transaction"):
+                operation()
+    assert store.get("key") == b"1"
+    store.checkpoint()
+    assert store.get("key") == b"1"
+
+
+def test_dying_between_two_batches_of_a_checkpoint_changes_nothing(
+    store: Store,
+    open_store: Callable[..., Store],
+    clock: ManualClock,
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(20):
+        store.put(b"%02d" % number, b"old", ttl=5 if number % 3 else None)
+    store.checkpoint()
+    for number in range(0, 20, 2):
+        store.put(b"%02d" % number, b"new", ttl=10)
+    store.delete("01")
+    store.put("03", "short", ttl=1)
+    clock.advance(1)
+    expected = contents(store)
+    copies: list[Path] = []
+    note_time = checkpoint.note_time
+
+    def copy_first(txn: Any, now_ms: int) -> None:
+        copies.append(crash_copy(path, tmp_path / f"copy {len(copies)}"))
+        note_time(txn, now_ms)
+
+    monkeypatch.setattr(checkpoint, "_rows_per_batch", lambda _segment: 3)
+    monkeypatch.setattr(checkpoint, "note_time", copy_first)
+    store.checkpoint()
+    monkeypatch.undo()
+    assert len(copies) > 3
+    assert contents(store) == expected
+    for copy in copies:
+        crashed = open_store(copy)
+        assert contents(crashed) == expected
+        assert crashed.check().is_clean
+        crashed.checkpoint()
+        assert contents(crashed) == expected
+        assert crashed.stats()["base_rows"] == store.stats()["base_rows"]
+        assert crashed.check().is_clean
+
+
+def test_two_openers_that_checkpoint_at_once_apply_each_segment_once(
+    open_store: Callable[..., Store],
+) -> None:
+    one, two = open_store(), open_store()
+    for round_ in range(10):
+        one.put_many({b"%d" % n: b"%d" % round_ for n in range(100)}, ttl=60)
+        barrier = threading.Barrier(2)
+
+        def checkpoint_together(
+            store: Store, barrier: threading.Barrier = barrier
+        ) -> None:
+            barrier.wait(30)
+            store.checkpoint()
+
+        thread = threading.Thread(target=checkpoint_together, args=(two,))
+        thread.start()
+        assert in_a_thread(lambda: checkpoint_together(one)) == []
+        thread.join(30)
+        assert one.check().is_clean
+        assert set(contents(two).values()) == {b"%d" % round_}
+
+
+def test_an_aged_segment_is_checkpointed_in_the_background(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store = open_store(maintenance="background", durability="none")
+    store.put("key", "value")
+    clock.advance(61)
+    wait_until(lambda: store.stats()["base_rows"] == 1)
+    assert store.get("key") == b"value"

@@ -1,0 +1,254 @@
+"""The control page: the words and the locks that threads and processes share."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy
+from ephemera.engines.local._control import CONTROL_BYTES, Control
+from tests.engines.local.stores import PATIENCE_S, in_a_thread, start_python
+
+
+class Pair:
+    """Two Control objects over the same file, mapped twice, as two processes would."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(CONTROL_BYTES))
+        self.fds = [os.open(path, os.O_RDWR) for _ in range(6)]
+        self.first = self._control(self.fds[:3], is_first=True)
+        self.second = self._control(self.fds[3:], is_first=False)
+
+    def _control(self, fds: list[int], *, is_first: bool) -> Control:
+        return Control(
+            mmap.mmap(fds[0], CONTROL_BYTES),
+            is_first=is_first,
+            writer_fd=fds[1],
+            syncer_fd=fds[2],
+            hash_seed=99,
+        )
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path / "control")
+    yield pair
+    pair.close()
+
+
+@pytest.mark.parametrize("word", ["newest", "active", "applied", "base", "families"])
+def test_a_word_set_by_one_is_seen_by_the_other(pair: Pair, word: str) -> None:
+    for value in (0, 1, 2**63, 2**64 - 1):
+        setattr(pair.first, word, value)
+        assert getattr(pair.second, word) == value
+
+
+def test_epoch_synced_failed_and_seed_are_shared(pair: Pair) -> None:
+    before = pair.second.epoch
+    pair.first.publish()
+    assert pair.second.epoch == before + 1
+    pair.second.synced = (3, 4096)
+    assert pair.first.synced == (3, 4096)
+    assert not pair.first.failed
+    pair.second.fail()
+    assert pair.first.failed
+    assert pair.first.hash_seed == pair.second.hash_seed == 99
+
+
+def test_words_do_not_overlap(pair: Pair) -> None:
+    words = ["newest", "active", "applied", "base", "families"]
+    for number, word in enumerate(words, 1):
+        setattr(pair.first, word, number)
+    pair.first.synced = (6, 7)
+    pair.first.publish()
+    pair.first.fail()
+    assert [getattr(pair.second, word) for word in words] == [1, 2, 3, 4, 5]
+    assert (pair.second.synced, pair.second.hash_seed, pair.second.epoch) == ((6, 7), 99, 1)
+
+
+def test_the_first_one_trusts_nothing_that_was_there(tmp_path: Path) -> None:
+    memory = bytearray(b"\xff" * CONTROL_BYTES)
+    control = Control(memory, is_first=True, hash_seed=1)
+    assert (control.newest, control.applied, control.failed, control.epoch) == (0, 0, False, 0)
+    assert control.writer.take(1) is False
+    control.writer.leave()
+
+
+@pytest.mark.parametrize("memory", [bytearray(CONTROL_BYTES), bytearray(b"\xff" * CONTROL_BYTES)])
+def test_a_page_that_is_none_is_refused(memory: bytearray) -> None:
+    with pytest.raises(CorruptStore):
+        Control(memory, is_first=False)
+
+
+def test_a_page_that_is_too_small_is_refused() -> None:
+    with pytest.raises(CorruptStore):
+        Control(bytearray(CONTROL_BYTES - 1), is_first=True)
+
+
+@pytest.mark.parametrize("name", ["writer", "syncer"])
+def test_only_one_thread_is_inside(pair: Pair, name: str) -> None:
+    inside = 0
+    most = 0
+    rounds = 300
+
+    def work(control: Control) -> None:
+        nonlocal inside, most
+        lock = getattr(control, name)
+        for _ in range(rounds):
+            lock.take(PATIENCE_S)
+            inside += 1
+            most = max(most, inside)
+            inside -= 1
+            lock.leave()
+
+    threads = [
+        threading.Thread(target=work, args=(control,))
+        for control in (pair.first, pair.second, pair.first, pair.second)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert (most, inside) == (1, 0)
+
+
+def test_the_two_locks_are_independent(pair: Pair) -> None:
+    pair.first.writer.take(1)
+    assert in_a_thread(lambda: (pair.second.syncer.take(1), pair.second.syncer.leave())) == []
+    pair.first.writer.leave()
+
+
+def test_waiting_lets_other_threads_run(pair: Pair) -> None:
+    pair.first.writer.take(1)
+    waits, came = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waits.set()
+        pair.second.writer.take(PATIENCE_S)
+        came.set()
+        pair.second.writer.leave()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    assert waits.wait(PATIENCE_S)
+    # This thread goes on although the other one waits; if that held the GIL, nobody would.
+    assert sum(range(200_000)) > 0
+    assert not came.is_set()
+    pair.first.writer.leave()
+    assert came.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.05])
+def test_waiting_ends_with_store_busy(pair: Pair, timeout: float) -> None:
+    pair.first.writer.take(1)
+    (error,) = in_a_thread(lambda: pair.second.writer.take(timeout))
+    assert isinstance(error, StoreBusy)
+    assert "lock_timeout" in str(error)
+    pair.first.writer.leave()
+    assert pair.second.writer.take(timeout) is False
+    pair.second.writer.leave()
+
+
+def test_a_second_take_of_the_same_thread_is_refused_and_the_first_still_holds(pair: Pair) -> None:
+    pair.first.writer.take(1)
+    with pytest.raises(InvalidArgument, match="transaction"):
+        pair.first.writer.take(5)
+    (error,) = in_a_thread(lambda: pair.second.writer.take(0))
+    assert isinstance(error, StoreBusy)
+    pair.first.writer.leave()
+    assert in_a_thread(lambda: (pair.second.writer.take(0), pair.second.writer.leave())) == []
+
+
+HOLD = """
+    import mmap, os, sys
+    from ephemera.engines.local._control import CONTROL_BYTES, Control
+    fds = [os.open(sys.argv[1], os.O_RDWR) for _ in range(3)]
+    control = Control(
+        mmap.mmap(fds[0], CONTROL_BYTES), is_first=False, writer_fd=fds[1], syncer_fd=fds[2]
+    )
+    control.writer.take(5)
+    print("inside", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_next_holder_learns_that_the_one_before_was_killed_inside(pair: Pair) -> None:
+    with start_python(HOLD, pair.path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "inside\n"
+        with pytest.raises(StoreBusy):
+            pair.first.writer.take(0)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(PATIENCE_S)
+    assert pair.first.writer.take(PATIENCE_S) is True
+    pair.first.writer.leave()
+    # Told once: whoever comes after found the house in order.
+    assert pair.second.writer.take(PATIENCE_S) is False
+    pair.second.writer.leave()
+
+
+def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -> None:
+    with start_python(HOLD, pair.path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "inside\n"
+        results: list[bool] = []
+
+        def wait() -> None:
+            results.append(pair.second.writer.take(PATIENCE_S))
+            pair.second.writer.leave()
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        holder.kill()
+        holder.wait(PATIENCE_S)
+        thread.join(PATIENCE_S)
+    assert results == [True]
+
+
+def test_a_thread_that_ended_inside_counts_as_dead(pair: Pair) -> None:
+    assert in_a_thread(lambda: pair.first.writer.take(1)) == []
+    assert pair.second.writer.take(PATIENCE_S) is True
+    pair.second.writer.leave()
+
+
+def test_ctrl_c_ends_the_wait(pair: Pair) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        pair.first.writer.take(1)
+        inside.set()
+        leave.wait(PATIENCE_S)
+        pair.first.writer.leave()
+
+    def interrupt() -> None:
+        threading.Event().wait(0.1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert inside.wait(PATIENCE_S)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        interrupter = threading.Thread(target=interrupt, daemon=True)
+        with pytest.raises(KeyboardInterrupt):
+            interrupter.start()
+            pair.second.writer.take(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        leave.set()
+        holder.join(PATIENCE_S)
+    assert pair.second.writer.take(PATIENCE_S) is False
+    pair.second.writer.leave()

@@ -1,0 +1,523 @@
+"""The engine as a whole: many openers, reads that touch nothing, backups, and its end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ephemera import (
+    CorruptStore,
+    InvalidArgument,
+    ManualClock,
+    ReadOnly,
+    Store,
+    StoreBusy,
+    StoreClosed,
+    StoreLocked,
+)
+from ephemera.engines.local.files import Files, Mapped
+from tests.engines.local.stores import (
+    contents,
+    engine_of,
+    in_a_thread,
+    open_local,
+    python,
+    run_python,
+    segment_files,
+    start_python,
+)
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+def fill(store: Store) -> None:
+    """Some in the base tier, some in segments, some dead in both."""
+    store.put_many({b"below %d" % n: b"1" for n in range(20)})
+    store.put("dead below", "1", ttl=1)
+    store.checkpoint()
+    store.put_many({b"above %d" % n: b"2" for n in range(20)})
+    store.put("dead above", "2", ttl=1)
+
+
+def read_everything(store: Store) -> None:
+    """Every operation that only reads."""
+    assert store.get("below 1") == b"1"
+    assert store.get("above 1") == b"2"
+    for key in ("absent", "dead below", "dead above"):
+        assert store.get(key) is None
+        assert store.entry(key) is None
+        assert key not in store
+    assert store.entry("below 2") is not None
+    assert store.count() == len(list(store.scan(reverse=True))) == 40
+    assert len(store.get_many(["below 1", "above 1", "absent"])) == 2
+    with store.snapshot() as snapshot:
+        assert snapshot.get("above 3") == b"2"
+        assert snapshot.count() == 40
+    assert store.families() == ["default"]
+    assert store.stats()["base_rows"] == 21
+
+
+def test_reads_never_wait_for_a_writer(open_store: Callable[..., Store], clock: ManualClock) -> None:
+    store = open_store(lock_timeout=0.05)
+    fill(store)
+    clock.advance(1)
+    with store.transaction() as transaction:
+        transaction.put("above 1", "changed")
+        assert in_a_thread(lambda: read_everything(store)) == []
+        (error,) = in_a_thread(lambda: store.put("above 1", "refused"))
+        assert isinstance(error, StoreBusy)
+    assert store.get("above 1") == b"changed"
+
+
+def test_reads_never_wait_for_a_writer_of_another_process(
+    open_store: Callable[..., Store], path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    fill(store)
+    clock.advance(1)
+    code = """
+        import sys
+        import ephemera
+        store = ephemera.open(sys.argv[1], segment_bytes=65536, maintenance="manual")
+        with store.transaction():
+            print("inside", flush=True)
+            sys.stdin.readline()
+    """
+    with start_python(code, path) as writer:
+        assert writer.stdout is not None
+        assert writer.stdin is not None
+        assert writer.stdout.readline() == "inside\n"
+        read_everything(store)
+        writer.stdin.write("\n")
+        writer.stdin.close()
+        assert writer.wait(30) == 0
+
+
+class CountingFiles(Files):
+    """Counts whatever changes a file or its name."""
+
+    changes = 0
+
+    def sync(self, mapped: Mapped) -> None:
+        self.changes += 1
+        super().sync(mapped)
+
+    def sync_path(self, path: Path) -> None:
+        self.changes += 1
+        super().sync_path(path)
+
+    def remove(self, path: Path) -> None:
+        self.changes += 1
+        super().remove(path)
+
+
+def test_reads_never_write(
+    open_store: Callable[..., Store], path: Path, clock: ManualClock
+) -> None:
+    files = CountingFiles()
+    store = open_store(files=files, durability="none")
+    fill(store)
+    clock.advance(1)
+    before = bytes_of(path), files.changes
+    read_everything(store)
+    assert store.check().is_clean
+    assert (bytes_of(path), files.changes) == before
+
+
+def bytes_of(path: Path) -> dict[str, bytes]:
+    """All files of a store but for LMDB's table of readers."""
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and not file.name.endswith("-lock")
+    }
+
+
+def test_a_scan_is_of_one_state_whatever_happens_meanwhile(store: Store) -> None:
+    expected = [b"%04d" % n for n in range(2_000)]
+    store.put_many(dict.fromkeys(expected, b"1"))
+    store.checkpoint()
+    store.put_many(dict.fromkeys(expected[::3], b"2"))
+    seen = []
+    for number, (key, value) in enumerate(store.scan()):
+        seen.append((key, value))
+        if number % 400 == 0:
+            store.delete(expected[-1 - number])
+            store.put(expected[number] + b"+", b"new")
+            store.compact() if number == 800 else store.checkpoint()
+    assert [key for key, _ in seen] == expected
+    assert [value for _, value in seen[::3]] == [b"2"] * len(expected[::3])
+
+
+# --- many openers ---------------------------------------------------------------------------------
+
+
+def test_two_stores_of_one_path_see_each_others_writes(open_store: Callable[..., Store]) -> None:
+    one, two = open_store(), open_store()
+    for round_ in range(20):
+        one.put("key", f"{round_} of one")
+        assert two.get("key") == b"%d of one" % round_
+        two.put("key", f"{round_} of two" + "x" * 9_000)
+        assert one.get("key") == b"%d of two" % round_ + b"x" * 9_000
+        if round_ % 5 == 0:
+            one.checkpoint()
+        if round_ % 7 == 0:
+            two.compact()
+    one.close()
+    assert two.get("key") is not None
+    two.put("key", "last")
+    two.close()
+    assert open_store().get("key") == b"last"
+
+
+def test_counters_of_many_threads_and_processes_add_up(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    store = open_store(clock=None)
+    code = """
+        import sys, threading
+        import ephemera
+        with ephemera.open(sys.argv[1], segment_bytes=65536, maintenance=sys.argv[2]) as store:
+            def count():
+                for _ in range(500):
+                    store.incr("counter")
+            threads = [threading.Thread(target=count) for _ in range(2)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+    """
+    workers = [
+        subprocess.Popen([*python(code), str(path), maintenance])
+        for maintenance in ("manual", "background", "background")
+    ]
+    for _ in range(100):
+        store.incr("counter")
+        store.checkpoint()
+    assert [worker.wait(60) for worker in workers] == [0, 0, 0]
+    assert store.get("counter") == b"3100"
+    assert store.check().is_clean
+
+
+def test_an_exclusive_owner_keeps_others_out_and_is_named(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    store = open_store(exclusive=True)
+    with pytest.raises(StoreLocked, match=str(os.getpid())):
+        open_local(path)
+    done = run_python(
+        """
+        import sys
+        import ephemera
+        try:
+            ephemera.open(sys.argv[1])
+        except ephemera.StoreLocked as error:
+            print(error)
+        """,
+        path,
+    )
+    assert f"process {os.getpid()} " in done.stdout
+    store.put("key", "value")
+    store.close()
+    assert open_store().get("key") == b"value"
+
+
+def test_nobody_becomes_exclusive_beside_others(open_store: Callable[..., Store], path: Path) -> None:
+    store = open_store()
+    with pytest.raises(StoreLocked, match="exclusive"):
+        open_local(path, exclusive=True)
+    store.put("key", "value")
+    store.close()
+    assert open_store(exclusive=True).get("key") == b"value"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="whoever asks for exclusive=True is not told which process is exclusive already"
+)
+def test_an_exclusive_owner_is_named_to_one_who_wants_the_same(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    open_store(exclusive=True)
+    with pytest.raises(StoreLocked, match=str(os.getpid())):
+        open_local(path, exclusive=True)
+
+
+def test_a_killed_exclusive_owner_locks_nobody_out(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    code = """
+        import sys
+        import ephemera
+        store = ephemera.open(sys.argv[1], exclusive=True, segment_bytes=65536)
+        store.put("key", "value")
+        print("open", flush=True)
+        sys.stdin.readline()
+    """
+    with start_python(code, path) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "open\n"
+        with pytest.raises(StoreLocked, match=str(owner.pid)):
+            open_local(path)
+        owner.kill()
+        owner.wait(30)
+    assert open_store(clock=None).get("key") == b"value"
+
+
+def test_openers_and_closers_in_a_crowd_lose_nothing(path: Path) -> None:
+    def come_and_go(name: str) -> None:
+        for number in range(15):
+            with open_local(path) as store:
+                store.put(f"{name} {number}", "1")
+                assert store.get(f"{name} {number}") == b"1"
+
+    threads = [
+        threading.Thread(target=lambda name=str(n): errors.extend(in_a_thread(lambda: come_and_go(name))))  # type: ignore[misc]  # the loop's own
+        for n in range(4)
+    ]
+    errors: list[BaseException] = []
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    with open_local(path) as store:
+        assert store.count() == 60
+        assert store.check().is_clean
+
+
+FORK = """
+    import os, sys
+    import ephemera
+    store = ephemera.open(sys.argv[1], segment_bytes=65536, maintenance=sys.argv[2])
+    store.put("parent", "1")
+    store.checkpoint()
+    assert store.get("parent") == b"1"
+    child = os.fork()
+    if child == 0:
+        assert store.get("parent") == b"1"
+        store.put("child", "2")
+        store.checkpoint()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "child"
+    assert store.get("parent") == b"1"
+    assert store.get("child") == b"2"
+    store.put("parent", "3")
+    with ephemera.open(sys.argv[1]) as other:
+        assert other.get("parent") == b"3"
+    store.close()
+"""
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="not built yet: a child after fork shares LMDB's environment, reader slots and the file"
+    " locks' descriptions with its parent",
+)
+@pytest.mark.parametrize("maintenance", ["manual", "background"])
+def test_a_child_after_fork_reopens_by_itself(path: Path, maintenance: str) -> None:
+    done = run_python(FORK, path, maintenance)
+    assert done.returncode == 0, done.stderr
+
+
+# --- read only ------------------------------------------------------------------------------------
+
+
+def test_a_read_only_store_follows_a_writer_and_writes_nothing(
+    open_store: Callable[..., Store],
+) -> None:
+    writer, reader = open_store(), open_store(read_only=True)
+    writer.put("key", "1")
+    assert reader.get("key") == b"1"
+    writer.compact()
+    assert contents(reader) == {b"key": b"1"}
+    for write in (
+        lambda: reader.put("key", "2"),
+        lambda: reader.delete("key"),
+        lambda: reader.delete("absent"),
+        lambda: reader.incr("counter"),
+        lambda: reader.transaction(),
+        lambda: reader.clear(),
+        lambda: reader.family("new"),
+        lambda: reader.purge_expired(),
+        lambda: reader.checkpoint(),
+        lambda: reader.compact(),
+    ):
+        with pytest.raises(ReadOnly):
+            write()
+    assert writer.families() == ["default"]
+
+
+def test_a_read_only_store_needs_one_that_is_there(path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no store"):
+        open_local(path, read_only=True)
+    assert not path.exists()
+
+
+def test_a_read_only_first_opener_shows_what_a_crash_left(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    store = open_store()
+    store.put("key", "1")
+    store.close()
+    assert len(segment_files(path)) == 1
+    reader = open_store(read_only=True)
+    assert reader.get("key") == b"1"
+    writer = open_store()
+    writer.put("key", "2")
+    assert reader.get("key") == b"2"
+
+
+# --- backup ---------------------------------------------------------------------------------------
+
+
+def test_a_backup_under_writes_is_a_consistent_store(
+    open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    store = open_store()
+    with store.transaction() as transaction:
+        transaction.put("left", "0")
+        transaction.put("right", "0")
+    is_over, has_begun = threading.Event(), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            store.put_many({"left": str(number), "right": str(number), "pad": "x" * 900})
+            has_begun.set()
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    assert has_begun.wait(30)
+    for number in range(5):
+        store.backup(tmp_path / f"backup {number}")
+        if number % 2:
+            store.checkpoint()
+    is_over.set()
+    thread.join(30)
+    lasts = []
+    for number in range(5):
+        copy = open_store(tmp_path / f"backup {number}")
+        assert copy.check().is_clean
+        assert copy.get("left") == copy.get("right")
+        lasts.append(int(copy["left"]))
+        copy.put("left", "written to the copy")
+        copy.checkpoint()
+        assert copy.get("left") == b"written to the copy"
+    assert lasts == sorted(lasts)
+    assert store.get("left") == store.get("right")
+
+
+def test_a_backup_carries_families_deadlines_and_the_untold(
+    open_store: Callable[..., Store], clock: ManualClock, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.family("codes", default_ttl=300).put("a", "1")
+    store.put("untold", "2", ttl=1)
+    clock.advance(1)
+    store.checkpoint()
+    store.put("above", "3", ttl=60)
+    store.backup(tmp_path / "backup")
+    copy = open_store(tmp_path / "backup")
+    assert copy.family("codes").ttl("a") == 299
+    assert copy.ttl("above") == 60
+    assert copy.purge_expired() == 1
+
+
+def test_a_backup_goes_to_a_new_place_only(store: Store, path: Path, tmp_path: Path) -> None:
+    store.put("key", "value")
+    (tmp_path / "taken").mkdir()
+    for place in (tmp_path / "taken", path):
+        with pytest.raises(InvalidArgument, match=place.name):
+            store.backup(place)
+    assert store.get("key") == b"value"
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_whatever_is_left_open_ends_with_its_store(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    store.put_many({b"%d" % n: b"1" for n in range(2_000)})
+    store.checkpoint()
+    snapshot = store.snapshot()
+    scan = store.scan()
+    next(scan)
+    store.close()
+    for use in (
+        lambda: store.get("1"),
+        lambda: store.put("1", "2"),
+        lambda: snapshot.get("1"),
+        lambda: list(scan),
+        lambda: store.snapshot(),
+        lambda: store.stats(),
+    ):
+        with pytest.raises(StoreClosed):
+            use()
+    snapshot.close()
+    store.close()
+
+
+def test_a_forgotten_store_closes_itself(path: Path) -> None:
+    store = open_local(path, maintenance="background")
+    store.put("key", "value")
+    engine = weakref.ref(engine_of(store))
+    del store
+    gc.collect()
+    assert engine() is None
+    with open_local(path, exclusive=True) as again:
+        assert again.get("key") == b"value"
+
+
+def test_the_last_one_out_leaves_nothing_but_the_base_tier(path: Path) -> None:
+    one = open_local(path, maintenance="background")
+    two = open_local(path, maintenance="background")
+    one.put("key", "1")
+    one.close()
+    two.put("key", "2")
+    two.close()
+    assert segment_files(path) == []
+    with open_local(path) as store:
+        assert store.get("key") == b"2"
+
+
+def test_a_failed_opening_leaves_the_store_to_others(path: Path) -> None:
+    with open_local(path) as store:
+        store.put("key", "value")
+    (file,) = segment_files(path)
+    whole = file.read_bytes()
+    file.write_bytes(b"\0" * len(whole))
+    for _ in range(3):
+        with pytest.raises(CorruptStore):
+            open_local(path)
+    file.write_bytes(whole)
+    with open_local(path, exclusive=True) as store:
+        assert store.get("key") == b"value"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the mutex belongs to the thread that took it; EPERM of the unlock is ignored"
+)
+def test_a_transaction_ended_by_another_thread_gives_the_turn_back(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store(lock_timeout=0.1)
+    transaction = store.transaction()
+    transaction.put("key", "1")
+    in_a_thread(transaction.commit)
+    try:
+        store.put("key", "2")
+    finally:
+        engine_of(store)._segments.leave()
+
+
+@pytest.mark.xfail(strict=True, reason="NotADirectoryError escapes")
+def test_a_path_below_a_file_is_refused_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    with pytest.raises(InvalidArgument):
+        open_local(tmp_path / "file" / "store")
