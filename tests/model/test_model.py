@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from ephemera import Store
+from tests.engines.local.stores import crash_copy
 from tests.model.machine import StoreMachine
 
 # Longer than Hypothesis takes to make a failing run short: its report is worth the wait.
 pytestmark = pytest.mark.timeout(900)
+
+
+def crash_local(store: Store) -> None:
+    """Put the files as they are while the store is open in the place of those that closing leaves."""
+    path = Path(store.stats()["path"])
+    copy = crash_copy(path, path.with_name("crashed"))
+    store.close()
+    shutil.rmtree(path)
+    copy.rename(path)
 
 
 class MemoryMachine(StoreMachine):
@@ -18,10 +32,12 @@ class MemoryMachine(StoreMachine):
 
 class LocalMachine(StoreMachine):
     engine_name = "local"
+    crash = crash_local
 
 
 class TinySegmentsMachine(StoreMachine):
     engine_name = "local-tiny-segments"
+    crash = crash_local
 
 
 MACHINES = [MemoryMachine, LocalMachine, TinySegmentsMachine]

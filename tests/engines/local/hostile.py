@@ -6,6 +6,7 @@ lies a page that must not be touched, so that reading past its end is a crash to
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import random
@@ -72,7 +73,9 @@ def damage(memory: memoryview, segment: Segment, chance: random.Random) -> None:
         if kind == 0:
             at = HEADER_BYTES + 4 * chance.randrange((segment.data_at - HEADER_BYTES) // 4)
         elif kind == 1:
-            at = chance.randrange(segment.data_at, head) // 8 * 8 + chance.choice([0, 4, 12, 16, 20])
+            at = chance.randrange(segment.data_at, head) // 8 * 8 + chance.choice(
+                [0, 4, 12, 16, 20]
+            )
         elif kind == 2:
             at = chance.choice([16, 24, 32, 40, 48, 56, 128, 192, 200, 208])
         else:
@@ -115,10 +118,8 @@ def _heaps(stack: MemoryStack) -> list[SegmentDeadlines]:
 
 
 def _may_refuse(way: Callable[[], object]) -> None:
-    try:
+    with contextlib.suppress(CorruptStore):
         way()
-    except CorruptStore:
-        pass
 
 
 def _attach_and_recover(memory: memoryview, chance: random.Random) -> None:

@@ -63,9 +63,7 @@ class MemoryStack(SegmentStack):
     def make_room(self, size: int) -> None:
         memory = self.allocate(segment_bytes_for(size, self.size))
         number = len(self.all) + 1
-        format_segment(
-            memory, number=number, previous_head=0, salt=number * 31, created_ms=NOW_MS
-        )
+        format_segment(memory, number=number, previous_head=0, salt=number * 31, created_ms=NOW_MS)
         self.memories.insert(0, memory)
         self.all.insert(0, Segment(memory, f"memory {number}", hash_seed=HASH_SEED))
         self.is_open = True
@@ -120,7 +118,7 @@ def read_records(memory: Memory, start: int, end: int) -> Iterator[Read]:
 def states_by_batch_end(memory: Memory, start: int, end: int) -> dict[int, dict[bytes, Row]]:
     """What the keys hold after each whole batch; the positions are where the batches end."""
     state: dict[bytes, Row] = {}
-    states = {start: {}}
+    states: dict[int, dict[bytes, Row]] = {start: {}}
     for record in read_records(memory, start, end):
         if record.mark & DELETED:
             state.pop(record.key, None)

@@ -19,6 +19,7 @@ from ephemera.engines.local.files import Files
 ROOT = Path(__file__).parents[3]
 SEGMENT_BYTES = 64 * 1024
 PATIENCE_S = 30.0
+THOUSAND = b"x" * 1_000
 
 
 def open_local(
@@ -101,6 +102,16 @@ def in_a_thread(work: Callable[[], object]) -> list[BaseException]:
     thread.join(PATIENCE_S)
     assert not thread.is_alive(), "stuck"
     return raised
+
+
+def write_until(error: type[ephemera.EphemeraError], store: ephemera.Store) -> tuple[str, int]:
+    """Put keys `0`, `1`, … of a thousand bytes until that is raised: its words, and how many it took."""
+    for number in range(10_000):
+        try:
+            store.put(b"%d" % number, THOUSAND)
+        except error as refusal:
+            return str(refusal), number
+    raise AssertionError("it was never refused")
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import ephemera
 from ephemera import CorruptStore, ManualClock, Store, StoreFull
 from ephemera.core.arguments import KEY_BYTES_MAX
-from tests.engines.local.stores import base_file, engine_of, in_a_thread, run_python
+from tests.engines.local.stores import THOUSAND, base_file, engine_of, run_python, write_until
 
 
 def sizes(store: Store) -> tuple[int, int]:
@@ -76,9 +76,7 @@ def test_a_put_without_ttl_leaves_nothing_of_the_old_deadline(
 
 
 @pytest.mark.parametrize("change", ["put", "touch", "persist", "delete"])
-def test_a_changed_deadline_moves_its_entry(
-    store: Store, clock: ManualClock, change: str
-) -> None:
+def test_a_changed_deadline_moves_its_entry(store: Store, clock: ManualClock, change: str) -> None:
     store.put("key", "1", ttl=5)
     store.checkpoint()
     {
@@ -177,20 +175,23 @@ def test_readers_that_meet_the_close_of_their_store_are_told_so(
         store.put("key", "value")
         store.checkpoint()
         reads = threading.Event()
-
-        def read(store: Store = store, reads: threading.Event = reads) -> None:
-            while True:
-                assert store.get("key") == b"value"
-                assert store.count() == 1
-                reads.set()
-
         raised: list[BaseException] = []
-        thread = threading.Thread(target=lambda read=read: raised.extend(in_a_thread(read)))  # type: ignore[misc]  # the loop's own
+        thread = threading.Thread(target=read_for_ever, args=(store, reads, raised), daemon=True)
         thread.start()
         assert reads.wait(30)
         store.close()
         thread.join(30)
         assert [type(error) for error in raised] == [ephemera.StoreClosed]
+
+
+def read_for_ever(store: Store, reads: threading.Event, raised: list[BaseException]) -> None:
+    try:
+        while True:
+            assert store.get("key") == b"value"
+            assert store.count() == 1
+            reads.set()
+    except Exception as error:
+        raised.append(error)
 
 
 # --- no room --------------------------------------------------------------------------------------
@@ -200,17 +201,14 @@ def test_size_limit_is_store_full_until_it_is_raised_and_nothing_is_lost(
     open_store: Callable[..., Store],
 ) -> None:
     store = open_store(size_limit=1024 * 1024)
-    written = 0
-    with pytest.raises(StoreFull, match="size_limit"):
-        for number in range(5_000):
-            store.put(b"%d" % number, b"x" * 1_000)
-            written += 1
+    words, written = write_until(StoreFull, store)
+    assert "size_limit" in words
     assert store.count() == written
     with pytest.raises(StoreFull):
         store.put("another", "one")
     with pytest.raises(StoreFull):
         store.checkpoint()
-    assert all(store.get(b"%d" % number) == b"x" * 1_000 for number in range(written))
+    assert all(store.get(b"%d" % number) == THOUSAND for number in range(written))
     store.close()
     store = open_store(size_limit=16 * 1024 * 1024)
     assert store.count() == written
@@ -304,7 +302,7 @@ def test_check_reports_what_was_planted(open_store: Callable[..., Store], path: 
         (first, *_) = list(txn.cursor(deadlines).iternext(values=False))
         txn.delete(first, db=deadlines)
         txn.put(struct.pack(">q", 5) + b"\0\0\0\x01nobody", b"", db=deadlines)
-        stored = txn.get(b"\0\0\0\x01plain", db=rows)
+        stored = txn.get(b"\0\0\0\x01plain", db=rows) or b""
         txn.put(b"\0\0\x27\x0fstranger", stored, db=rows)
     store = open_store()
     report = store.check()

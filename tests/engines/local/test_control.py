@@ -242,9 +242,8 @@ def test_ctrl_c_ends_the_wait(pair: Pair) -> None:
     assert inside.wait(PATIENCE_S)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        interrupter = threading.Thread(target=interrupt, daemon=True)
+        threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
-            interrupter.start()
             pair.second.writer.take(PATIENCE_S)
     finally:
         signal.signal(signal.SIGINT, before)

@@ -61,11 +61,6 @@ def test_limits_take_the_longest_dead_first(
     assert keys_of(events)[4:] == [b"1", b"0"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="collect() pops one segment and moves `told` to its latest deadline: what died earlier in a"
-    " younger segment then counts as told",
-)
 def test_an_earlier_death_in_a_younger_segment_is_told_after_a_checkpoint(
     store: Store, clock: ManualClock, events: list[Expired]
 ) -> None:

@@ -14,8 +14,8 @@ from tests.engines.local.stores import contents, engine_of, in_a_thread, wait_un
 ROWS = 500
 
 
-def fill(store: Store, name: str, **lifetime: float) -> None:
-    store.family(name).put_many({b"%03d" % n: b"value" for n in range(ROWS)}, **lifetime)
+def fill(store: Store, name: str, ttl: float | None = None) -> None:
+    store.family(name).put_many({b"%03d" % n: b"value" for n in range(ROWS)}, ttl=ttl)
     store.checkpoint()
 
 
@@ -122,7 +122,9 @@ def test_a_snapshot_keeps_a_family_that_was_cleared_dropped_and_swept(store: Sto
     assert store.family("old").count() == 0
 
 
-def test_a_family_changed_during_a_transaction_waits_for_it(open_store: Callable[..., Store]) -> None:
+def test_a_family_changed_during_a_transaction_waits_for_it(
+    open_store: Callable[..., Store],
+) -> None:
     store = open_store(lock_timeout=0.1)
     family = store.family("f")
     with store.transaction() as transaction:

@@ -38,6 +38,7 @@ from ephemera.engines.local._segment import (
     slots_for,
 )
 from ephemera.engines.local._stack import FamilyRef
+from tests.engines.local import hostile
 from tests.engines.local.segments_in_memory import (
     FAMILY,
     HASH_SEED,
@@ -66,9 +67,7 @@ rows = st.builds(
     idle_ms=st.just(0),
     hard_ms=st.just(NEVER_MS),
 )
-writes = st.builds(
-    Write, st.sampled_from([FAMILY, OTHER]), st.sampled_from(KEYS), st.none() | rows
-)
+writes = st.builds(Write, st.sampled_from([FAMILY, OTHER]), st.sampled_from(KEYS), st.none() | rows)
 batches = st.lists(writes, min_size=1, max_size=5)
 edges = st.builds(pack_key, st.sampled_from([0, 1, 2, 256, 257]), st.sampled_from([b"", *KEYS]))
 State = dict[bytes, Row | None]
@@ -77,9 +76,7 @@ State = dict[bytes, Row | None]
 # --- versions and order ---------------------------------------------------------------------------
 
 
-@given(
-    work=st.lists(batches, max_size=25), bounds=st.lists(st.tuples(edges, st.none() | edges))
-)
+@given(work=st.lists(batches, max_size=25), bounds=st.lists(st.tuples(edges, st.none() | edges)))
 def test_a_cut_shows_what_was_newest_when_it_was_made(
     work: list[list[Write]], bounds: list[tuple[bytes, bytes | None]]
 ) -> None:
@@ -154,7 +151,7 @@ def test_checking_many_versions_of_one_key_costs_what_many_keys_cost() -> None:
         assert stack.all[0].problems() == []
         return elapsed_ns() - start
 
-    count = 30_000
+    count = 15_000
     assert nanoseconds([b"hot"] * count) < 20 * nanoseconds([b"%d" % n for n in range(count)])
 
 
@@ -339,7 +336,9 @@ def test_records_at_another_position_are_not_accepted(small: MemoryStack) -> Non
     assert end == segment.data_at
     first = next(read_records(small.memories[0], segment.data_at, segment.position))
     doubled = bytearray(small.memories[0])
-    doubled[first.end : first.end + first.end - first.position] = doubled[first.position : first.end]
+    doubled[first.end : first.end + first.end - first.position] = doubled[
+        first.position : first.end
+    ]
     _, end = _recovered(doubled)
     assert end == first.end
 
@@ -376,8 +375,7 @@ def test_an_image_of_a_segment_recovers_to_the_same(small: MemoryStack) -> None:
 
 def _play_hostile(first: int, count: int, timeout: float) -> None:
     done = run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.engines.local.hostile"]
-        + [str(first), str(count)],
+        [sys.executable, "-X", "faulthandler", "-m", hostile.__name__, str(first), str(count)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -446,11 +444,8 @@ def test_a_header_that_lies_with_a_good_checksum_is_refused_or_harmless(at: int,
     memory = bytearray(stack.memories[0])
     memory[at : at + 8] = struct.pack("<Q", word)
     memory[12:16] = struct.pack("<I", crc32c(bytes(memory[16:64])))
-    try:
+    with contextlib.suppress(CorruptStore):
         segment = Segment(memory, "memory", hash_seed=HASH_SEED)
-    except CorruptStore as error:
-        assert "memory" in str(error)
-    else:
         segment.recover(0)
         assert segment.problems() == []
 

@@ -10,7 +10,7 @@ cdef extern from "_shared.h" nogil:
     ctypedef struct eph_lock_page:
         pass
     ctypedef struct eph_lock:
-        pass
+        eph_lock_page *page
     int eph_lock_format(eph_lock_page *page)
     int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd)
     int eph_lock_try(eph_lock *lock)

@@ -74,6 +74,12 @@ cdef class Lock:
     cdef void release(self) noexcept:
         eph_lock_release(&self.lock)
 
+    def reattach(self, int fd) -> None:
+        """In the child of a fork: hold the lock by a descriptor of its own from now on."""
+        cdef int rc = eph_lock_attach(&self.lock, self.lock.page, fd)
+        if rc:
+            raise StoreFailed(f"the {self.name}'s lock could not be set up: error {rc}")
+
     def take(self, double timeout) -> bool:
         """`acquire` for Python callers."""
         return self.acquire(timeout)

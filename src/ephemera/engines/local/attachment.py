@@ -54,6 +54,8 @@ class Attachment:
         try:
             yield self._attached.try_take()
         finally:
+            # Not just by closing: a child of a fork may have the descriptor too.
+            self._opening.release()
             self.close()
 
     def close(self) -> None:

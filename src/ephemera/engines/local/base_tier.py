@@ -30,6 +30,8 @@ from ephemera.engines.local.files import full_disk_is_store_full
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
+REST_PATIENCE = 1.0
+"""How many seconds a fork waits for views to be closed."""
 _LMDB_1_0 = 1
 _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
@@ -84,6 +86,21 @@ class BaseTier:
                     return
             self.renew()
 
+    def rest(self) -> bool:
+        """Close the files for the time of a fork; False when a view keeps one open."""
+        rested: list[BaseFile] = []
+        for file in (*self._former, self.file):
+            if not file.rest():
+                for one in rested:
+                    one.wake()
+                return False
+            rested.append(file)
+        return True
+
+    def wake(self) -> None:
+        for file in (*self._former, self.file):
+            file.wake()
+
     def close(self) -> None:
         for file in (*self._former, self.file):
             file.close()
@@ -95,21 +112,70 @@ class BaseFile:
     def __init__(self, path: Path, generation: int, *, size_limit: int) -> None:
         self.path = path
         self.generation = generation
-        with lmdb_errors(path):
-            self._env = _open_environment(path, size_limit)
+        self._size_limit = size_limit
+        self._is_closed = False
+        # A plain lock: the thread that wakes a child's file need not be the one that forked.
+        self._is_open = threading.Condition(threading.Lock())
+        self._views = 0
+        self.reader = RowReader(self._begin)
+        self._open()
+
+    def _open(self) -> None:
+        with lmdb_errors(self.path):
+            self._env = _open_environment(self.path, self._size_limit)
             self._meta = self._env.open_db(b"meta")
             self._rows = self._env.open_db(b"rows")
             self._deadlines = self._env.open_db(b"deadlines")
             self._untold = self._env.open_db(b"untold")
-        self.reader = RowReader(self.begin)
-        self._is_closed = False
+
+    # -- over a fork: an LMDB environment does not survive it
+
+    def rest(self) -> bool:
+        """Close the file until `wake`; False when a view of it stays open for too long.
+
+        Whoever would read meanwhile waits.
+        """
+        self._is_open.acquire()
+        if not self._is_open.wait_for(lambda: self._views == 0, REST_PATIENCE):
+            self._is_open.release()
+            return False
+        self.reader.renew()
+        _close_environment(self.path)
+        return True
+
+    def wake(self) -> None:
+        self._open()
+        self._is_open.release()
 
     # -- reads
 
-    def begin(self) -> ReadTransaction:
-        """A read transaction of one's own: a consistent state, until ended."""
-        with lmdb_errors(self.path):
+    def _begin(self) -> ReadTransaction:
+        with self._is_open, lmdb_errors(self.path):
             return self._env.begin(db=self._rows)
+
+    def begin(self) -> ReadTransaction:
+        """A read transaction of one's own: a consistent state, until `end` ends it."""
+        with self._is_open, lmdb_errors(self.path):
+            txn = self._env.begin(db=self._rows)
+            self._views += 1
+            return txn
+
+    def end(self, txn: ReadTransaction) -> None:
+        with self._is_open:
+            self._views -= 1
+            self._is_open.notify_all()
+            with lmdb_errors(self.path):
+                txn.abort()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[ReadTransaction]:
+        """A read transaction for the length of a block."""
+        txn = self.begin()
+        try:
+            with lmdb_errors(self.path):
+                yield txn
+        finally:
+            self.end(txn)
 
     def scan(
         self, txn: ReadTransaction, start: bytes, end: bytes | None, *, is_reverse: bool
@@ -158,13 +224,13 @@ class BaseFile:
 
     def told(self) -> Told:
         """How far the deaths in segments were told."""
-        with self.begin() as txn:
+        with self.reading() as txn:
             stored = txn.get(_TOLD_NAME, db=self._meta)
             return _NOTHING_TOLD if stored is None else _TOLD.unpack(stored)
 
     def next_deadline_ms(self, after_ms: int = -1) -> int:
         """The earliest deadline of the index after this instant; NEVER_MS when there is none."""
-        with self.begin() as txn:
+        with self.reading() as txn:
             return next(
                 (deadline for deadline, _ in self.entries(txn, after_ms, NEVER_MS)), NEVER_MS
             )
@@ -172,7 +238,7 @@ class BaseFile:
     def number(self, name: bytes, txn: ReadTransaction | None = None) -> int:
         """A number of the `meta` tree; 0 when it was never set."""
         if txn is None:
-            with self.begin() as txn:
+            with self.reading() as txn:
                 return self.number(name, txn)
         stored = txn.get(name, db=self._meta)
         return 0 if stored is None else _NUMBER.unpack(stored)[0]
@@ -187,7 +253,7 @@ class BaseFile:
                 yield name[len(prefix) :], stored
 
     def sizes(self) -> dict[str, int]:
-        with self.begin() as txn:
+        with self.reading() as txn:
             return {
                 "base_rows": txn.stat(self._rows)["entries"],
                 "deadline_entries": txn.stat(self._deadlines)["entries"],
@@ -199,8 +265,15 @@ class BaseFile:
     @contextlib.contextmanager
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
-        with lmdb_errors(self.path), self._env.begin(write=True) as txn:
-            yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
+        with self._is_open:
+            self._views += 1
+        try:
+            with lmdb_errors(self.path), self._env.begin(write=True) as txn:
+                yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
+        finally:
+            with self._is_open:
+                self._views -= 1
+                self._is_open.notify_all()
 
     def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
         """Write what is alive of the file to a new one, without its free pages."""

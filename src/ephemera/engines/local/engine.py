@@ -19,7 +19,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
-from ephemera.core.errors import EphemeraError, InvalidArgument, ReadOnly, StoreBusy, StoreFull
+from ephemera.core.errors import (
+    EphemeraError,
+    InvalidArgument,
+    ReadOnly,
+    StoreBusy,
+    StoreClosed,
+    StoreFull,
+)
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Capability, CheckReport, Expired, FamilyRef, Range
 from ephemera.core.options import Options
@@ -50,9 +57,13 @@ SWEEP_BUDGET_NS = 50_000_000
 SWEEP_GRACE_MS = 1_000
 """How long the sweeper leaves the dead to those who tell of them."""
 ASLEEP_MS = -(2**63)
+ANNOUNCE_SECONDS = 0.05
+"""How often to look for deadlines that other processes wrote; this one's own end the wait."""
 FOREIGN_CLOCK_SECONDS = 0.005
 """How often to ask a clock that is not the system's."""
 WAIT_SECONDS = 0.01
+FORK_PATIENCE = 1.0
+"""How many seconds a fork waits for the background to finish what it is doing."""
 
 _open_engines: weakref.WeakSet[LocalEngine] = weakref.WeakSet()
 
@@ -79,7 +90,9 @@ class LocalEngine:
         # Held by whoever checkpoints, sweeps or compacts in this process.
         self._tending = threading.RLock()
         self._is_closed = False
-        self._attachment = Attachment(self._layout, is_exclusive=options.exclusive)
+        self._is_resting = False
+        self._held: list[threading.RLock] = []
+        self._attachment = self._new_attachment()
         try:
             with self._attachment.attaching() as is_first:
                 self._open(is_first=is_first)
@@ -96,6 +109,9 @@ class LocalEngine:
         _open_engines.add(self)
 
     # -- opening
+
+    def _new_attachment(self) -> Attachment:
+        return Attachment(self._layout, is_exclusive=self._options.exclusive)
 
     def _open(self, *, is_first: bool) -> None:
         if is_first:
@@ -174,7 +190,7 @@ class LocalEngine:
         version = self._control.families
         if version != self._families_version:
             file = self._base.file
-            with file.begin() as txn:
+            with file.reading() as txn:
                 self._families.load(file, txn)
             self._families_version = version
 
@@ -262,11 +278,14 @@ class LocalEngine:
         self._segments.refresh()
         unsubscribe = self._expiry.subscribe(callback)
         if not self._is_manual:
-            if self._announcer is None:
-                self._segments.on_earlier = self._wake_announcer
-                self._announcer = Worker(self, "announce", LocalEngine._announce)
-            self._announcer.kick()
+            self._start_announcer()
         return unsubscribe
+
+    def _start_announcer(self) -> None:
+        if self._announcer is None:
+            self._announcer = Worker(self, "announce", LocalEngine._announce)
+            self._segments.on_earlier = self._announcer.kick
+        self._announcer.kick()
 
     def checkpoint(self) -> None:
         self._must_write()
@@ -408,12 +427,8 @@ class LocalEngine:
         now_ms = self.clock.now_ms()
         next_ms = self._expiry.announce(now_ms)
         self._segments.wake_before_ms = next_ms
-        pause = min(maintenance.RETRY_SECONDS, max(0, next_ms - self.clock.now_ms()) / 1000)
+        pause = min(ANNOUNCE_SECONDS, max(0, next_ms - self.clock.now_ms()) / 1000)
         return pause if self.clock is self._steady else min(pause, FOREIGN_CLOCK_SECONDS)
-
-    def _wake_announcer(self) -> None:
-        if self._announcer is not None:
-            self._announcer.kick()
 
     def _wait_for_checkpoint(self) -> None:
         """Too many segments wait: do a checkpoint here, or wait for the one under way."""
@@ -436,6 +451,45 @@ class LocalEngine:
             waited += WAIT_SECONDS
             self._segments.refresh()
 
+    # -- fork: the child attaches by itself, at its first use of the store
+
+    def _before_fork(self) -> None:
+        """Let nothing be under way that the child would find half done."""
+        locks = (self._tending, self._expiry.picking, self._segments.refreshing)
+        self._held = [lock for lock in locks if lock.acquire(timeout=FORK_PATIENCE)]
+        self._is_resting = self._segments.on_first_use is None and self._base.rest()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._is_resting:
+            self._base.wake()
+        for lock in self._held:
+            lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        self._workers, self._announcer = [], None
+        self._tending, self._expiry.picking = threading.RLock(), threading.RLock()
+        self._segments.on_frozen = self._segments.on_earlier = _nothing
+        self._segments.wake_before_ms = ASLEEP_MS
+        if self._segments.on_first_use is None:
+            self._segments.fork(self._attach_child if self._is_resting else _refuse_child)
+
+    def _attach_child(self) -> None:
+        former, self._attachment = self._attachment, self._new_attachment()
+        try:
+            with self._attachment.attaching():
+                self._control.writer.reattach(self._attachment.writer.fd)
+                self._control.syncer.reattach(self._attachment.syncer.fd)
+        except BaseException:
+            self._attachment.close()
+            self._attachment = former
+            raise
+        former.close()
+        self._base.wake()
+        self._segments.on_first_use = None
+        self._start_workers()
+        if self._expiry.has_callbacks:
+            self._start_announcer()
+
     def _must_write(self) -> None:
         if self.is_read_only:
             raise ReadOnly("the store was opened with read_only=True")
@@ -449,6 +503,11 @@ class LocalEngine:
         _open_engines.discard(self)
         for worker in (*self._workers, *([self._announcer] if self._announcer else [])):
             worker.stop()
+        if self._segments.on_first_use is not None:
+            # The child of a fork that never used the store: all of it is the parent's.
+            self._segments.close()
+            self._attachment.close()
+            return
         with self._attachment.detaching() as is_last:
             try:
                 self._settle(is_last=is_last)
@@ -476,7 +535,33 @@ class LocalEngine:
                 self.close()
 
 
+def _nothing() -> None:
+    """What happens when nobody waits to be told."""
+
+
+def _refuse_child() -> None:
+    raise StoreClosed(
+        "the process forked while a snapshot, a scan or a transaction of this store was open:"
+        " its child cannot use the store"
+    )
+
+
 @atexit.register
 def _close_all() -> None:
     for engine in list(_open_engines):
         engine.close()
+
+
+def _in_each_engine(step: Callable[[LocalEngine], None]) -> Callable[[], None]:
+    def run() -> None:
+        for engine in list(_open_engines):
+            step(engine)
+
+    return run
+
+
+os.register_at_fork(
+    before=_in_each_engine(LocalEngine._before_fork),
+    after_in_parent=_in_each_engine(LocalEngine._after_fork_in_parent),
+    after_in_child=_in_each_engine(LocalEngine._after_fork_in_child),
+)

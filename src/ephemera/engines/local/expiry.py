@@ -108,7 +108,7 @@ class Expiry:
         self._upcoming = Upcoming(segments, families, self._kept_told)
         self._callbacks: list[Callable[[Expired], object]] = []
         # Held while the dead are picked, never while callbacks run.
-        self._picking = threading.RLock()
+        self.picking = threading.RLock()
         self._announced_ms: int | None = None
         self.told = 0
         self.lag_ms = 0
@@ -133,12 +133,12 @@ class Expiry:
 
     def announce(self, now_ms: int) -> int:
         """Tell of all that died since the last call; returns when the next key will."""
-        with self._picking:
+        with self.picking:
             after_ms = -1 if self._announced_ms is None else self._announced_ms
             self._upcoming.follow()
             dead = self._upcoming.pop_dead(now_ms)
             base = self._base.file
-            with base.begin() as txn:
+            with base.reading() as txn:
                 for deadline_ms, base_key in base.entries(txn, after_ms, now_ms):
                     found = self._find_below(txn, deadline_ms, base_key)
                     if found is not None:
@@ -150,12 +150,12 @@ class Expiry:
         return next_ms
 
     def stop_announcing(self) -> None:
-        with self._picking:
+        with self.picking:
             self._announced_ms = None
 
     def sweep(self, now_ms: int, keys_max: int) -> bool:
         """One batch of removal from the base tier; whether more is dead there."""
-        with self._picking:
+        with self.picking:
             is_announced = self._announced_ms is not None
             if is_announced:
                 now_ms = min(now_ms, self._announced_ms or 0)
@@ -167,7 +167,7 @@ class Expiry:
     def _remove_due(self, now_ms: int, keys_max: int) -> tuple[int, int]:
         """Remove from the base tier alone; how many keys really went, and how many entries."""
         base = self._base.file
-        with base.begin() as txn:
+        with base.reading() as txn:
             entries = base.due(txn, now_ms, keys_max)
         if not entries:
             return 0, 0
@@ -185,12 +185,12 @@ class Expiry:
     def collect(self, segment: Segment, now_ms: int) -> list[Dead]:
         """What is dead and untold and will be left out, or replaced in the base tier, when this
         segment is applied at `now_ms`."""
-        with self._picking:
+        with self.picking:
             self._upcoming.follow()
             dead = self._upcoming.pop_dead(now_ms, segment=segment)
             cut = Cut([segment], [segment.position])
             base = self._base.file
-            with base.begin() as txn:
+            with base.reading() as txn:
                 for deadline_ms, base_key in base.entries(txn, -1, now_ms):
                     if cut.row(family_of(base_key), base_key[4:]) is not BELOW:
                         found = self._find_below(txn, deadline_ms, base_key)
@@ -212,14 +212,14 @@ class Expiry:
 
     def _keep_told(self) -> None:
         """What was told of segments stays told when the store is opened again."""
-        with self._picking:
+        with self.picking:
             if self._upcoming.told != self._kept_told:
                 with self._base.write() as write:
                     write.set_told(self._upcoming.told)
                 self._kept_told = self._upcoming.told
 
     def _purge_batch(self, now_ms: int, want: int) -> int:
-        with self._picking:
+        with self.picking:
             self._upcoming.follow()
             removed = None if self._callbacks else self._purge_uniform(now_ms, want)
             if removed is not None:
@@ -232,7 +232,7 @@ class Expiry:
     def _purge_uniform(self, now_ms: int, want: int) -> int | None:
         """When nobody listens and the dead are all in one place they go in bulk; else None."""
         base = self._base.file
-        with base.begin() as txn:
+        with base.reading() as txn:
             if next(base.untold(txn, now_ms), None) is not None:
                 return None
             is_below = bool(base.due(txn, now_ms, 1))
@@ -245,7 +245,7 @@ class Expiry:
     def _purge_merged(self, now_ms: int, want: int) -> list[Dead]:
         pick = _Pick(self, self._upcoming, now_ms)
         base = self._base.file
-        with base.begin() as txn:
+        with base.reading() as txn:
             pick.run(txn, base.entries(txn, -1, now_ms), base.untold(txn, now_ms), want)
         if pick.entries or pick.untold:
             with self._base.write() as write:

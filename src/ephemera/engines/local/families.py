@@ -109,7 +109,7 @@ def live_ids(txn: BaseWrite) -> frozenset[int]:
 
 def given_up(base: BaseFile) -> list[int]:
     """The ids whose rows may still lie in the base tier."""
-    with base.begin() as txn:
+    with base.reading() as txn:
         return [int(name) for name, _ in base.meta(txn, _GIVEN_UP)]
 
 

@@ -53,9 +53,11 @@ class Segments(SegmentStack):
         self._base = base
         self._segment_bytes = segment_bytes
         self._mapped: dict[int, tuple[Segment, Mapped]] = {}
-        self._refreshing = threading.RLock()
+        self.refreshing = threading.RLock()
         self.is_closed = False
+        self.life = 0
         self.syncs = 0
+        self.on_first_use: Callable[[], None] | None = None
         self.on_refresh: Callable[[], None] = _nothing
         self.on_frozen: Callable[[], None] = _nothing
         self.on_behind: Callable[[], None] = _nothing
@@ -66,7 +68,9 @@ class Segments(SegmentStack):
     def refresh(self) -> None:
         """Map the segments that are new, let those go that were retired."""
         # One thread at a time, so that what is shown never goes back to an older epoch.
-        with self._refreshing:
+        with self.refreshing:
+            if self.on_first_use is not None and not self.is_closed:
+                self.on_first_use()
             epoch = None
             while epoch != self.control.epoch:
                 if self.is_closed:
@@ -226,6 +230,13 @@ class Segments(SegmentStack):
             self.syncs += 1
             segment.stamp(position, now_ms)
             self.control.synced = (segment.number, position)
+
+    def fork(self, on_first_use: Callable[[], None]) -> None:
+        """In the child: nothing goes on before `on_first_use`, at the first use, has attached it."""
+        self.life += 1
+        self.refreshing = threading.RLock()
+        self.on_first_use = on_first_use
+        self.forget()
 
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""

@@ -90,8 +90,8 @@ class State:
 
     def close(self) -> None:
         # A store that was closed before has ended its transactions.
-        with contextlib.suppress(StoreClosed), lmdb_errors(self.base.path):
-            self.txn.abort()
+        with contextlib.suppress(StoreClosed):
+            self.base.end(self.txn)
 
 
 def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
@@ -114,14 +114,19 @@ class LocalView:
     def __init__(self, segments: Segments, state: State, now_ms: int) -> None:
         self._segments = segments
         self._state: State | None = state
+        self._life = segments.life
         self.now_ms = now_ms
 
     @property
     def state(self) -> State:
         """The state, while there is one."""
-        if self._state is None or self._segments.is_closed:
+        if self._state is None or self._segments.is_closed or self._is_of_the_parent():
             raise StoreClosed("this snapshot, this transaction or its store has ended")
         return self._state
+
+    def _is_of_the_parent(self) -> bool:
+        """Whether this is the child of a fork, which must not touch what its parent had begun."""
+        return self._life != self._segments.life
 
     def row(self, family: FamilyRef, key: bytes) -> Row | None:
         state = self.state
@@ -139,7 +144,8 @@ class LocalView:
 
     def close(self) -> None:
         if self._state is not None:
-            self._state.close()
+            if not self._is_of_the_parent():
+                self._state.close()
             self._state = None
 
 
@@ -149,7 +155,8 @@ class LocalTurn(LocalView):
     def close(self) -> None:
         if self._state is not None:
             super().close()
-            self._segments.leave()
+            if not self._is_of_the_parent():
+                self._segments.leave()
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
         where = None
