@@ -70,9 +70,7 @@ def _run(target: Callable[..., None], act: object, path: Path, fatal: int) -> in
     return lines
 
 
-def _open_and_act(
-    pipe: Any, act: Callable[[ephemera.Store], None], path: str, fatal: int
-) -> None:
+def _open_and_act(pipe: Any, act: Callable[[ephemera.Store], None], path: str, fatal: int) -> None:
     store = open_quietly(Path(path))
     lines = Lines(fatal)
     sys.settrace(lines)

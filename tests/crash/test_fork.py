@@ -113,33 +113,65 @@ def test_killing_the_child_does_not_harm_the_parent(store: Store) -> None:
     assert store.check().problems == ()
 
 
-def test_a_child_waits_for_the_transaction_that_its_parent_had_open(store: Store) -> None:
+def outcome(act: Callable[[], object]) -> object:
+    """What a function returns, or the name of the error of ours that it raises."""
+    try:
+        return act()
+    except ephemera.EphemeraError as error:
+        return type(error).__name__
+
+
+def test_a_fork_inside_a_transaction_does_not_harm_the_parent(store: Store) -> None:
     with store.transaction() as txn:
         txn.put(b"a", b"parent")
-        child = in_fork(lambda: (store.incr(b"n"), store.get(b"a")))
+        child = in_fork(lambda: outcome(lambda: store.get(b"a")))
+        # The child sees the state before the commit, or is told that it cannot use this store.
+        assert child.result() in (None, "StoreClosed")
         txn.put(b"b", b"parent")
-    # The child's turn came after the commit.
-    assert child.result() == (1, b"parent")
-    assert store.get_many([b"a", b"b", b"n"]) == {b"a": b"parent", b"b": b"parent", b"n": b"1"}
+    assert store.get_many([b"a", b"b"]) == {b"a": b"parent", b"b": b"parent"}
+    assert in_fork(lambda: store.get(b"a")).result() == b"parent"
+    store.put(b"c", b"1")
+    assert store.check().problems == ()
+
+
+def test_a_child_of_a_fork_inside_a_transaction_can_open_the_store_anew(
+    store: Store, path: Path
+) -> None:
+    store.put(b"n", b"1")
+
+    def open_anew() -> bytes | None:
+        with ephemera.open(path) as again:
+            return again.get(b"n")
+
+    with store.transaction() as txn:
+        txn.incr(b"n")
+        child = in_fork(open_anew)
+        assert child.result() == b"1"
+    assert store.get(b"n") == b"2"
 
 
 def test_the_copy_of_a_transaction_in_the_child_changes_nothing(store: Store) -> None:
-    def commit_the_copy(txn: ephemera.Transaction) -> str:
-        try:
-            txn.put(b"a", b"child")
-            txn.commit()
-        except ephemera.EphemeraError as error:
-            return type(error).__name__
-        return "committed"
+    def commit_the_copy(txn: ephemera.Transaction) -> None:
+        txn.put(b"a", b"child")
+        txn.commit()
 
     with store.transaction() as txn:
         txn.put(b"a", b"parent")
-        child = in_fork(lambda: commit_the_copy(txn))
+        child = in_fork(lambda: outcome(lambda: commit_the_copy(txn)))
         assert child.result() == "StoreClosed"
         assert store.get(b"a") is None
     assert store.get(b"a") == b"parent"
     store.put(b"b", b"1")
     assert store.check().problems == ()
+
+
+def test_a_snapshot_survives_a_fork_in_the_parent(store: Store) -> None:
+    store.put(b"a", b"1")
+    with store.snapshot() as snap:
+        in_fork(lambda: None).result()
+        store.put(b"a", b"2")
+        assert snap.get(b"a") == b"1"
+        assert dict(snap.scan()) == {b"a": b"1"}
 
 
 def test_forking_while_threads_of_the_parent_write(store: Store) -> None:
@@ -170,7 +202,7 @@ def test_forking_while_threads_of_the_parent_write(store: Store) -> None:
 
 
 def test_a_grandchild_works_too(store: Store) -> None:
-    def beget() -> int:
+    def beget() -> object:
         store.put(b"child", b"1")
         return in_fork(lambda: store.incr(b"child")).result()
 

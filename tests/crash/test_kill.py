@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -199,6 +202,66 @@ def put_both(seat: Seat, value: bytes) -> None:
     with seat.store.transaction() as txn:
         txn.put(b"a", value)
         txn.put(b"b", value)
+
+
+# --- death between a commit of the base tier and the word in the control page that tells of it --
+
+
+class DyingControl:
+    """A control page whose user is killed when it sets one of its words."""
+
+    def __init__(self, control: object, word: str) -> None:
+        object.__setattr__(self, "_control", control)
+        object.__setattr__(self, "_word", word)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._control, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == self._word:
+            os.kill(os.getpid(), signal.SIGKILL)
+        setattr(self._control, name, value)
+
+
+def die_setting(seat: Seat, word: str, method: str, *args: object) -> None:
+    engine = cast(Any, seat.store)._engine  # Any: what is private is nobody's type
+    engine._control = DyingControl(engine._control, word)
+    getattr(seat.store, method)(*args)
+
+
+@pytest.mark.xfail(
+    reason="the table of families was committed, `families` in the control page not yet counted up: the "
+    "others go on with the id that was given up, and their checkpoint drops what they write"
+)
+@pytest.mark.parametrize("method", ["clear", "drop_family"])
+def test_a_death_while_a_family_is_emptied_loses_no_later_write(path: Path, method: str) -> None:
+    with ephemera.open(path, maintenance="manual") as store, Peer(path) as victim:
+        family = store if method == "clear" else store.family("doomed")
+        family.put(b"old", b"1")
+        victim.tell(die_setting, "families", method, *(["doomed"] if method != "clear" else []))
+        victim.join(-signal.SIGKILL)
+        family = store if method == "clear" else store.family("doomed")
+        family.put(b"new", b"2")
+        assert family.get(b"new") == b"2"
+        store.checkpoint()
+        assert family.get(b"new") == b"2"
+
+
+@pytest.mark.xfail(
+    reason="the next generation of the base tier has its name, `base` in the control page not yet its "
+    "number: the others go on with the former one, and the next opening takes the newer, older copy"
+)
+def test_a_death_inside_a_compaction_loses_no_later_write(path: Path) -> None:
+    with ephemera.open(path, maintenance="manual") as store, Peer(path) as victim:
+        store.put(b"old", b"1")
+        victim.tell(die_setting, "base", "compact")
+        victim.join(-signal.SIGKILL)
+        store.put(b"new", b"2")
+        store.checkpoint()
+        assert store.get(b"new") == b"2"
+    with ephemera.open(path) as store:
+        assert store.get(b"old") == b"1"
+        assert store.get(b"new") == b"2"
 
 
 def test_all_who_wait_behind_a_dead_transaction_get_their_turn(path: Path) -> None:

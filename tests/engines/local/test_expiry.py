@@ -216,6 +216,22 @@ def test_in_the_background_the_dead_are_told_and_leave(
     assert store.check().is_clean
 
 
+def test_a_purge_beside_the_background_tells_nobody_twice(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store = open_store(maintenance="background", durability="none")
+    events: list[Expired] = []
+    store.on_expire(events.append)
+    for number in range(20):
+        store.put(b"%d" % number, b"", ttl=1)
+        if number == 10:
+            store.checkpoint()
+    clock.advance(1)
+    store.purge_expired()
+    wait_until(lambda: len(set(events)) == 20)
+    assert len(events) == 20
+
+
 def test_a_callback_that_fails_keeps_nobody_from_hearing(
     store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -114,11 +114,6 @@ def test_a_segment_that_could_not_be_made_leaves_everything_as_it_was(
     assert store.get("key") == b"x" * SEGMENT_BYTES
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a compaction that fails (or dies) after the rename leaves a younger generation that does"
-    " not count: checkpoints go on in the former one, and reopening takes the younger: data loss",
-)
 def test_a_compaction_that_fails_halfway_loses_nothing(open_store: Callable[..., Store]) -> None:
     files = FailingFiles()
     store = open_store(files=files)

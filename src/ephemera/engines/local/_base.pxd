@@ -11,6 +11,7 @@ cdef bytes pack_row_of(bytes base_key, const char *row, Py_ssize_t size)
 cdef class RowReader:
     cdef object begin
     cdef list idle
+    cdef Py_ssize_t out
     cdef bytes stored(self, bytes base_key)
     cdef object live_value(self, uint32_t family, bytes key, int64_t now_ms)
     cdef object row(self, uint32_t family, bytes key)

@@ -134,7 +134,11 @@ cdef class RowReader:
     cdef bytes stored(self, bytes base_key):
         cdef list idle = self.idle
         txn = idle.pop() if idle else self.begin()
-        stored = txn.get(base_key)
+        self.out += 1
+        try:
+            stored = txn.get(base_key)
+        finally:
+            self.out -= 1
         idle.append(txn)
         if self.idle is not idle:
             _end_all(idle)
@@ -149,6 +153,16 @@ cdef class RowReader:
         cdef bytes base_key = pack_key_of(family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
         cdef bytes stored = self.stored(base_key)
         return None if stored is None else _row(base_key, stored)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a thread is using a transaction right now."""
+        return self.out != 0
+
+    def abandon(self) -> None:
+        """In the child of a fork: forget the parent's transactions without ending them."""
+        self.idle = []
+        self.out = 0
 
     def renew(self) -> None:
         """From now on read what is committed now, and pin nothing older."""

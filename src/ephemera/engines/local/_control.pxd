@@ -26,8 +26,10 @@ cdef struct Page:
     uint64_t families
     int64_t clock_offset
     uint64_t hash_seed
-    uint64_t synced_segment
-    uint64_t synced_head
+    uint64_t synced
+    uint32_t sync_turn
+    uint32_t sync_waiters
+    uint64_t sync_group
     uint64_t failed
 
 cdef class Lock:
@@ -35,6 +37,7 @@ cdef class Lock:
     cdef object memory
     cdef object name
     cdef bint acquire(self, double timeout) except -1
+    cdef bint try_acquire(self) except -1
     cdef void release(self) noexcept
 
 cdef class Control:
@@ -44,3 +47,4 @@ cdef class Control:
     cdef readonly Lock writer
     cdef readonly Lock syncer
     cdef readonly object memory
+    cdef int _gather(self) except -1

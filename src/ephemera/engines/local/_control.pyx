@@ -21,6 +21,10 @@ cdef extern from "<errno.h>" nogil:
     int ETIMEDOUT
 
 cdef extern from "_shared.h" nogil:
+    void eph_word_wait(uint32_t *word, uint32_t seen, int ms)
+    void eph_word_wake(uint32_t *word)
+    void eph_pause_us(long us)
+    uint32_t add32 "eph_add32"(uint32_t *at, int v)
     int eph_lock_wait(eph_lock *lock, const timespec *monotonic_until, const timespec *wall_until)
 
 cdef extern from *:
@@ -37,6 +41,8 @@ cdef enum:
     WRITER_AT = 1024
     SYNCER_AT = 1152
     WAIT_SLICE_MS = 50
+    GATHER_PAUSE_US = 20
+    GATHER_PAUSES_MAX = 10
 
 cdef const char *MAGIC = b"EPHCTRL1"
 
@@ -73,6 +79,15 @@ cdef class Lock:
 
     cdef void release(self) noexcept:
         eph_lock_release(&self.lock)
+
+    cdef bint try_acquire(self) except -1:
+        """Take the lock if it is free, or its holder died."""
+        cdef int rc = eph_lock_try(&self.lock)
+        if rc == EBUSY:
+            return False
+        if rc != 0 and rc != EOWNERDEAD:
+            raise StoreFailed(f"the {self.name}'s lock failed with error {rc}")
+        return True
 
     def reattach(self, int fd) -> None:
         """In the child of a fork: hold the lock by a descriptor of its own from now on."""
@@ -177,16 +192,65 @@ cdef class Control:
 
     @property
     def synced(self) -> tuple[int, int]:
-        """The segment and the position in it up to which everything is on the disk.
-
-        Both words change under the syncer's lock only; read them there.
-        """
-        return eph_load64(&self.page.synced_segment), eph_load64(&self.page.synced_head)
+        """The segment and the position in it up to which everything is on the disk."""
+        cdef uint64_t word = eph_load64(&self.page.synced)
+        return word >> 32, (word & 0xFFFFFFFF) * 8
 
     @synced.setter
     def synced(self, where):
-        eph_store64(&self.page.synced_segment, where[0])
-        eph_store64(&self.page.synced_head, where[1])
+        # One word, so that no reader ever sees half of a change.
+        eph_store64(&self.page.synced, <uint64_t> where[0] << 32 | <uint64_t> where[1] // 8)
+
+    def wait_synced(self, uint64_t number, uint64_t position, sync, double timeout) -> None:
+        """Return once everything up to this position is on the disk; `sync` puts it there.
+
+        One sync serves every writer that waits. Whoever gets the syncer's lock leads: it gives as
+        many as came last time a moment to join, and syncs all that is written by then. The
+        others wait for the end of that sync and look again.
+        """
+        cdef uint64_t wanted = number << 32 | position // 8
+        cdef uint32_t seen
+        cdef double waited = 0
+        add32(&self.page.sync_waiters, 1)
+        try:
+            while True:
+                seen = eph_load32(&self.page.sync_turn)
+                if eph_load64(&self.page.synced) >= wanted:
+                    return
+                if self.page.failed:
+                    raise StoreFailed("a sync of this store failed: close it and open it again")
+                if self.syncer.try_acquire():
+                    try:
+                        self._gather()
+                        if eph_load64(&self.page.synced) < wanted:
+                            sync()
+                        if eph_load64(&self.page.synced) < wanted:
+                            return    # its segment is in the base tier by now
+                    finally:
+                        self.syncer.release()
+                        eph_word_wake(&self.page.sync_turn)
+                else:
+                    if waited >= timeout:
+                        raise StoreFailed(
+                            f"no sync came to an end within {timeout:g} s: what was just written is"
+                            " visible, and whether it is on the disk is unknown"
+                        )
+                    with nogil:
+                        eph_word_wait(&self.page.sync_turn, seen, WAIT_SLICE_MS)
+                    waited += WAIT_SLICE_MS / 1000.0
+                    PyErr_CheckSignals()
+        finally:
+            add32(&self.page.sync_waiters, -1)
+
+    cdef int _gather(self) except -1:
+        cdef uint64_t last = self.page.sync_group
+        cdef int pauses = 0
+        with nogil:
+            while pauses < GATHER_PAUSES_MAX and eph_load32(&self.page.sync_waiters) < last:
+                eph_pause_us(GATHER_PAUSE_US)
+                pauses += 1
+        self.page.sync_group = eph_load32(&self.page.sync_waiters)
+        return 0
 
     @property
     def failed(self) -> bool:

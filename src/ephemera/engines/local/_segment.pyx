@@ -134,7 +134,7 @@ cdef class Segment:
 
     @property
     def previous_head(self) -> int:
-        """The final head of the segment before this one; 0 when this one follows a recovery."""
+        """The final head of the segment before this one; 0 when none before it was left to apply."""
         return self.header.previous_head
 
     @property
@@ -372,14 +372,23 @@ cdef class Segment:
             position += record_bytes_of(r.key_size, r.row_size)
         return n
 
-    def image(self, uint64_t limit) -> tuple[bytes, bytes]:
-        """The header, without what changes in it, and the records below `limit`: a copy to be recovered."""
+    def image(self, uint64_t limit) -> bytes:
+        """This segment as it is below `limit`, with an empty index: a copy to be recovered."""
+        cdef bytes out
+        cdef char *copy
+        cdef Stamp stamp
         if limit > self.published():
             raise ValueError(f"nothing is published at {limit}")
-        return (
-            PyBytes_FromStringAndSize(self.start, sizeof(Header)),
-            PyBytes_FromStringAndSize(self.start + self.data_at, limit - self.data_at),
-        )
+        out = PyBytes_FromStringAndSize(NULL, limit)
+        copy = PyBytes_AS_STRING(out)
+        memset(copy, 0, self.data_at)
+        memcpy(copy, self.start, sizeof(Header))
+        memcpy(copy + self.data_at, self.start + self.data_at, limit - self.data_at)
+        stamp.synced = limit
+        stamp.clock_ms = self.read_stamp()[1]
+        stamp.checksum = eph_crc32c(self.checksum_seed, &stamp, 16)
+        memcpy(copy + STAMP_AT, &stamp, sizeof(Stamp))
+        return out
 
     # -- order
 

@@ -54,9 +54,15 @@ class Attachment:
         try:
             yield self._attached.try_take()
         finally:
-            # Not just by closing: a child of a fork may have the descriptor too.
+            # Not just by closing: a child of a fork may have the descriptors too, and lives on.
+            self.stay_shared()
             self._opening.release()
             self.close()
+
+    def stay_shared(self) -> None:
+        """What parent and child of a fork hold together is a shared lock, whatever one did with it."""
+        if not self._is_exclusive:
+            self._attached.take(is_shared=True)
 
     def close(self) -> None:
         for lock in (self._attached, self._opening, self.maintenance, self.writer, self.syncer):

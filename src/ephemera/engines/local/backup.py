@@ -40,7 +40,5 @@ def copy_state(state: State, path: str, files: Files) -> None:
 
 
 def _copy_segment(segment: Segment, limit: int, layout: Layout, files: Files) -> None:
-    # The index and the space after the records are left out: opening makes the one and needs not
-    # the other, for nothing is ever written to a recovered segment.
-    header, records = segment.image(limit)
-    files.write_whole(layout.segment(segment.number), (0, header), (segment.data_at, records))
+    # The space after the records is left out: nothing is ever written to a recovered segment.
+    files.write_whole(layout.segment(segment.number), segment.image(limit))

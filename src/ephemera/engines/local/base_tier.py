@@ -14,10 +14,11 @@ import contextlib
 import os
 import struct
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import lmdb
 
@@ -30,13 +31,14 @@ from ephemera.engines.local.files import full_disk_is_store_full
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
-REST_PATIENCE = 1.0
-"""How many seconds a fork waits for views to be closed."""
+HOLD_PATIENCE = 1.0
+"""How many seconds a fork waits for reads that are under way."""
 _LMDB_1_0 = 1
 _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
 
 ReadTransaction: TypeAlias = "lmdb.Transaction[bytes]"
+SUPERSEDED_BY = b"superseded-by"
 _TOLD = struct.Struct("<qqq")
 _TOLD_NAME = b"told"
 _NOTHING_TOLD = (-1, 0, 0)
@@ -45,6 +47,12 @@ Told = tuple[int, int, int]
 """How far the deaths in segments were told: a deadline, the segment and the position of its record."""
 Stored = tuple[bytes, bytes | None, int]
 """A base key, the base value or None for a deletion, and the deadline."""
+
+
+class Abandonable(Protocol):
+    """A view that the child of a fork must forget."""
+
+    def abandon(self) -> None: ...
 
 
 class BaseTier:
@@ -79,30 +87,44 @@ class BaseTier:
         """A synced write transaction; committed at the end of the block unless it raises."""
         while True:
             with self.file.write() as txn:
-                # Whoever compacts holds the former generation's write transaction until the new
-                # one counts, so this cannot change before the end of the block.
-                if self._control.base == self.file.generation:
+                # Whoever compacts holds the former generation's write transaction until that
+                # says that it is superseded, so this cannot change before the end of the block.
+                successor = txn.number(SUPERSEDED_BY)
+                if not successor:
                     yield txn
                     return
+            self._control.base = successor
+            self._control.publish()
             self.renew()
 
-    def rest(self) -> bool:
-        """Close the files for the time of a fork; False when a view keeps one open."""
-        rested: list[BaseFile] = []
-        for file in (*self._former, self.file):
-            if not file.rest():
-                for one in rested:
-                    one.wake()
+    def hold(self) -> bool:
+        """Before a fork, all files; False, and none, when one cannot."""
+        held: list[BaseFile] = []
+        for file in self._files():
+            if not file.hold():
+                for one in held:
+                    one.go_on()
                 return False
-            rested.append(file)
+            held.append(file)
         return True
 
+    def go_on(self) -> None:
+        for file in self._files():
+            file.go_on()
+
+    def abandon(self) -> None:
+        for file in self._files():
+            file.abandon()
+
     def wake(self) -> None:
-        for file in (*self._former, self.file):
+        for file in self._files():
             file.wake()
 
+    def _files(self) -> tuple[BaseFile, ...]:
+        return (*self._former, self.file)
+
     def close(self) -> None:
-        for file in (*self._former, self.file):
+        for file in self._files():
             file.close()
 
 
@@ -116,66 +138,77 @@ class BaseFile:
         self._is_closed = False
         # A plain lock: the thread that wakes a child's file need not be the one that forked.
         self._is_open = threading.Condition(threading.Lock())
-        self._views = 0
-        self.reader = RowReader(self._begin)
+        self._short_reads = 0
+        self._held: ReadTransaction | None = None
+        self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
+        self.reader = RowReader(self.begin)
         self._open()
 
     def _open(self) -> None:
         with lmdb_errors(self.path):
-            self._env = _open_environment(self.path, self._size_limit)
-            self._meta = self._env.open_db(b"meta")
-            self._rows = self._env.open_db(b"rows")
-            self._deadlines = self._env.open_db(b"deadlines")
-            self._untold = self._env.open_db(b"untold")
+            self._env, trees = _open_environment(self.path, self._size_limit)
+        self._meta, self._rows, self._deadlines, self._untold = trees
 
     # -- over a fork: an LMDB environment does not survive it
 
-    def rest(self) -> bool:
-        """Close the file until `wake`; False when a view of it stays open for too long.
-
-        Whoever would read meanwhile waits.
-        """
+    def hold(self) -> bool:
+        """Before a fork: let no transaction be under way but those of views; False when one is for
+        too long. Whoever would begin one waits until `go_on`."""
         self._is_open.acquire()
-        if not self._is_open.wait_for(lambda: self._views == 0, REST_PATIENCE):
+        if not self._is_open.wait_for(self._is_quiet, HOLD_PATIENCE):
             self._is_open.release()
             return False
-        self.reader.renew()
-        _close_environment(self.path)
+        # Takes the one that LMDB's binding keeps in reserve, which a child must not end.
+        self._held = self._env.begin()
         return True
+
+    def go_on(self) -> None:
+        """After a fork, in the parent."""
+        if self._held is not None:
+            self._held.abort()
+            self._held = None
+        self._is_open.release()
+
+    def abandon(self) -> None:
+        """After a fork, in the child: forget what the parent has begun, without ending it, and close
+        what is ours of the file. `wake` opens it again."""
+        self._held = None
+        self.reader.abandon()
+        for view in list(self.views):
+            view.abandon()
+        self._short_reads = 0
+        _close_environment(self.path)
 
     def wake(self) -> None:
         self._open()
         self._is_open.release()
 
+    def _is_quiet(self) -> bool:
+        return self._short_reads == 0 and not self.reader.is_reading
+
     # -- reads
 
-    def _begin(self) -> ReadTransaction:
+    def begin(self) -> ReadTransaction:
+        """A read transaction of one's own: a consistent state, until ended."""
         with self._is_open, lmdb_errors(self.path):
             return self._env.begin(db=self._rows)
-
-    def begin(self) -> ReadTransaction:
-        """A read transaction of one's own: a consistent state, until `end` ends it."""
-        with self._is_open, lmdb_errors(self.path):
-            txn = self._env.begin(db=self._rows)
-            self._views += 1
-            return txn
-
-    def end(self, txn: ReadTransaction) -> None:
-        with self._is_open:
-            self._views -= 1
-            self._is_open.notify_all()
-            with lmdb_errors(self.path):
-                txn.abort()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[ReadTransaction]:
         """A read transaction for the length of a block."""
-        txn = self.begin()
+        with self._counted(), lmdb_errors(self.path), self._env.begin(db=self._rows) as txn:
+            yield txn
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._is_open:
+            self._short_reads += 1
         try:
-            with lmdb_errors(self.path):
-                yield txn
+            yield
         finally:
-            self.end(txn)
+            with self._is_open:
+                self._short_reads -= 1
+                self._is_open.notify_all()
 
     def scan(
         self, txn: ReadTransaction, start: bytes, end: bytes | None, *, is_reverse: bool
@@ -265,15 +298,8 @@ class BaseFile:
     @contextlib.contextmanager
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
-        with self._is_open:
-            self._views += 1
-        try:
-            with lmdb_errors(self.path), self._env.begin(write=True) as txn:
-                yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
-        finally:
-            with self._is_open:
-                self._views -= 1
-                self._is_open.notify_all()
+        with self._counted(), lmdb_errors(self.path), self._env.begin(write=True) as txn:
+            yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
 
     def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
         """Write what is alive of the file to a new one, without its free pages."""
@@ -416,37 +442,67 @@ class BaseWrite:
 
 
 # LMDB must not open a file twice in one process, so the stores of a process that share a path
-# share its environment.
-_environments: dict[str, tuple[lmdb.Environment, int]] = {}
+# share its environment and the handles of its trees.
+Trees = tuple[lmdb._Database, lmdb._Database, lmdb._Database, lmdb._Database]
+_TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
+_environments: dict[str, tuple[lmdb.Environment, Trees, int]] = {}
 _opening = threading.Lock()
 
 
-def _open_environment(path: Path, size_limit: int) -> lmdb.Environment:
+def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Trees]:
     name = os.path.realpath(path)
     with _opening:
-        env, users = _environments.get(name, (None, 0))
-        if env is None:
+        known = _environments.get(name)
+        if known is None:
             env = lmdb.open(
                 name,
                 subdir=False,
                 map_size=size_limit,
-                max_dbs=4,
+                max_dbs=len(_TREE_NAMES),
                 max_readers=READERS_MAX,
-                max_spare_txns=8,
                 lib_version=_LMDB_1_0,
             )
-        _environments[name] = (env, users + 1)
-        return env
+            known = (env, _open_trees(env), 0)
+        env, trees, users = known
+        _environments[name] = (env, trees, users + 1)
+        return env, trees
+
+
+def _open_trees(env: lmdb.Environment) -> Trees:
+    # In a transaction of our own: by itself `open_db` waits for a writer and keeps the GIL. One that
+    # writes: handles live on only after a commit, and the binding does not commit one that reads.
+    with env.begin(write=True) as txn:
+        meta, rows, deadlines, untold = (env.open_db(name, txn=txn) for name in _TREE_NAMES)
+    return meta, rows, deadlines, untold
 
 
 def _close_environment(path: Path) -> None:
     name = os.path.realpath(path)
     with _opening:
-        env, users = _environments.pop(name)
+        env, trees, users = _environments.pop(name)
         if users > 1:
-            _environments[name] = (env, users - 1)
+            _environments[name] = (env, trees, users - 1)
         else:
             env.close()
+
+
+def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
+    """The generation that counts, for the first opener, and those that do not.
+
+    A compaction writes the next file whole, and only then commits to the former that it is
+    superseded: a later file that nobody vouches for is what a death in between left.
+    """
+    generations = layout.base_generations() or [1]
+    counts = generations[0]
+    while counts + 1 in generations:
+        file = BaseFile(layout.base_file(counts), counts, size_limit=size_limit)
+        try:
+            if file.number(SUPERSEDED_BY) != counts + 1:
+                break
+        finally:
+            file.close()
+        counts += 1
+    return counts, [generation for generation in generations if generation != counts]
 
 
 def entry_of(deadline_ms: int, base_key: bytes) -> bytes:

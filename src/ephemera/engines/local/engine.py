@@ -36,12 +36,12 @@ from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
 from ephemera.engines.local.attachment import Attachment
 from ephemera.engines.local.backup import copy_state
-from ephemera.engines.local.base_tier import BaseTier, BaseWrite
+from ephemera.engines.local.base_tier import SUPERSEDED_BY, BaseTier, BaseWrite, sole_generation
 from ephemera.engines.local.check import check_state
 from ephemera.engines.local.checkpoint import apply_segment, note_time
 from ephemera.engines.local.expiry import Expiry
 from ephemera.engines.local.families import Families
-from ephemera.engines.local.files import Files, Mapped
+from ephemera.engines.local.files import TEMPORARY_SUFFIX, Files, Mapped
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.recovery import recover
@@ -90,7 +90,7 @@ class LocalEngine:
         # Held by whoever checkpoints, sweeps or compacts in this process.
         self._tending = threading.RLock()
         self._is_closed = False
-        self._is_resting = False
+        self._is_held = False
         self._held: list[threading.RLock] = []
         self._attachment = self._new_attachment()
         try:
@@ -126,7 +126,9 @@ class LocalEngine:
         )
         self._steady.share(self._control_file.memory, CLOCK_OFFSET_AT, is_first=is_first)
         if is_first:
-            self._control.base = self._sole_generation()
+            self._control.base, others = sole_generation(self._layout, self._options.size_limit)
+            for generation in others:
+                self._remove_generation(generation)
         self._base = BaseTier(self._layout, self._control, size_limit=self._options.size_limit)
         try:
             if is_first:
@@ -142,13 +144,6 @@ class LocalEngine:
         if is_first:
             return self._files.create_mapped(self._layout.control, CONTROL_BYTES, lambda _: None)
         return self._files.map_existing(self._layout.control)
-
-    def _sole_generation(self) -> int:
-        """The newest generation of the base tier; it has its name, so it is whole."""
-        generations = self._layout.base_generations() or [1]
-        for old in generations[:-1]:
-            self._remove_generation(old)
-        return generations[-1]
 
     def _remove_generation(self, generation: int) -> None:
         path = self._layout.base_file(generation)
@@ -300,17 +295,18 @@ class LocalEngine:
         self.checkpoint()
         with self._tending:
             self._clear_given_up()
-            former = self._base.file
-            with self._base.write():
+            with self._base.write() as txn:
+                former = self._base.file
                 generation = former.generation + 1
                 path = self._layout.base_file(generation)
-                temporary = path.with_name(path.name + ".new")
+                temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
                 former.copy(temporary)
                 self._files.sync_path(temporary)
                 os.rename(temporary, path)
                 self._files.sync_directory(path.parent)
-                self._control.base = generation
-                self._control.publish()
+                txn.set_number(SUPERSEDED_BY, generation)
+            self._control.base = generation
+            self._control.publish()
             self._segments.refresh()
             self._remove_generation(former.generation)
 
@@ -457,11 +453,11 @@ class LocalEngine:
         """Let nothing be under way that the child would find half done."""
         locks = (self._tending, self._expiry.picking, self._segments.refreshing)
         self._held = [lock for lock in locks if lock.acquire(timeout=FORK_PATIENCE)]
-        self._is_resting = self._segments.on_first_use is None and self._base.rest()
+        self._is_held = self._segments.on_first_use is None and self._base.hold()
 
     def _after_fork_in_parent(self) -> None:
-        if self._is_resting:
-            self._base.wake()
+        if self._is_held:
+            self._base.go_on()
         for lock in self._held:
             lock.release()
 
@@ -471,10 +467,13 @@ class LocalEngine:
         self._segments.on_frozen = self._segments.on_earlier = _nothing
         self._segments.wake_before_ms = ASLEEP_MS
         if self._segments.on_first_use is None:
-            self._segments.fork(self._attach_child if self._is_resting else _refuse_child)
+            if self._is_held:
+                self._base.abandon()
+            self._segments.fork(self._attach_child if self._is_held else _refuse_child)
 
     def _attach_child(self) -> None:
         former, self._attachment = self._attachment, self._new_attachment()
+        former.stay_shared()
         try:
             with self._attachment.attaching():
                 self._control.writer.reattach(self._attachment.writer.fd)
@@ -541,8 +540,8 @@ def _nothing() -> None:
 
 def _refuse_child() -> None:
     raise StoreClosed(
-        "the process forked while a snapshot, a scan or a transaction of this store was open:"
-        " its child cannot use the store"
+        "the process forked while another thread read this store for too long:"
+        " the child cannot use it; fork again, or open the store in the child"
     )
 
 

@@ -73,9 +73,14 @@ class Upcoming:
         self, until_ms: int, *, keys_max: int = sys.maxsize, segment: Segment | None = None
     ) -> list[Dead]:
         """Take up to `keys_max` keys that died up to `until_ms`, of one segment or of all."""
-        heaps = self._heaps.values() if segment is None else [self._heaps[segment.number]]
+        # Another process may have applied the segment already: then it is not followed any more.
+        heaps = [
+            heap
+            for number, heap in self._heaps.items()
+            if segment is None or number == segment.number
+        ]
         dead, _, told = self._segments.pop_dead(
-            list(heaps), self.told, until_ms, keys_max, self._families.live_ids, False
+            heaps, self.told, until_ms, keys_max, self._families.live_ids, False
         )
         if segment is None:
             # How far it went in one segment says nothing of the others.
@@ -201,6 +206,9 @@ class Expiry:
     def purge(self, now_ms: int, *, limit: int | None, batch: int) -> int:
         """Remove the dead, earliest first, and commit per batch; returns how many there were."""
         total = 0
+        with self.picking:
+            # Another store object may have purged since.
+            self._upcoming.told = max(self._upcoming.told, self._base.file.told())
         while limit is None or total < limit:
             want = batch if limit is None else min(batch, limit - total)
             removed = self._purge_batch(now_ms, want)
@@ -220,6 +228,9 @@ class Expiry:
 
     def _purge_batch(self, now_ms: int, want: int) -> int:
         with self.picking:
+            if self._announced_ms is not None:
+                # All that is dead was told of already, on time.
+                return self._remove_due(min(now_ms, self._announced_ms), want)[0]
             self._upcoming.follow()
             removed = None if self._callbacks else self._purge_uniform(now_ms, want)
             if removed is not None:

@@ -92,14 +92,13 @@ class Files:
         finally:
             os.close(fd)
 
-    def write_whole(self, path: Path, *parts: tuple[int, bytes]) -> None:
-        """Create a file from (offset, bytes) parts, durable when this returns."""
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """Create a file, durable when this returns."""
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             with full_disk_is_store_full(path):
-                for offset, data in parts:
-                    _write_all(fd, data, offset)
+                _write_all(fd, data, 0)
                 os.fsync(fd)
         finally:
             os.close(fd)

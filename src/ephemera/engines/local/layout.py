@@ -75,7 +75,7 @@ class Layout:
             raise InvalidArgument(
                 f"{self.root} is not empty and no store: it holds {', '.join(foreign[:3])}"
             )
-        files.write_whole(self.format, (0, FORMAT_LINE))
+        files.write_whole(self.format, FORMAT_LINE)
         files.sync_directory(self.root.parent)
 
 

@@ -152,6 +152,8 @@ class Segments(SegmentStack):
     def writer_died(self) -> None:
         """Leave the segment of a writer that died inside as it is: what it had not published stays
         beyond the head, linked but unseen, and nothing may ever be written over it."""
+        # It may have died while it changed the table of families.
+        self.control.families += 1
         self.refresh()
         self._freeze()
 
@@ -188,20 +190,8 @@ class Segments(SegmentStack):
     # -- syncing
 
     def acknowledge(self, number: int, position: int) -> None:
-        """Return once everything up to this position of this segment is on the disk.
-
-        One sync serves every writer that waits: whoever gets the lock syncs all that is written by
-        then, and the others find their part done when their turn comes.
-        """
-        syncer = self.control.syncer
-        syncer.take(SYNC_TIMEOUT)
-        try:
-            if self.control.failed:
-                raise StoreFailed("a sync of this store failed: close it and open it again")
-            if self.control.synced < (number, position):
-                self._sync_all()
-        finally:
-            syncer.leave()
+        """Return once everything up to this position of this segment is on the disk."""
+        self.control.wait_synced(number, position, self._sync_all, SYNC_TIMEOUT)
 
     def sync(self) -> None:
         """Put everything that was written on the disk."""

@@ -8,7 +8,8 @@ see to is that both halves fit: if the epoch moved while they were taken, they a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from ephemera.core.errors import StoreClosed
 from ephemera.core.expiry import is_dead
@@ -31,6 +32,9 @@ class State:
         self.base = base
         self.txn = txn
         self.ids = ids
+        self._scans: weakref.WeakSet[Generator[tuple[bytes, Row], None, None]] = weakref.WeakSet()
+        self._is_abandoned = False
+        base.views.add(self)
 
     def row(self, family_id: int, key: bytes) -> Row | None:
         row = self.cut.row(family_id, key)
@@ -43,6 +47,13 @@ class State:
 
     def scan(self, family_id: int, bounds: Range) -> Iterator[tuple[bytes, Row]]:
         """(key, row) in order."""
+        scan = self._scan(family_id, bounds)
+        self._scans.add(scan)
+        yield from scan
+        if self._is_abandoned:
+            raise StoreClosed("this scan was begun by the parent of a fork")
+
+    def _scan(self, family_id: int, bounds: Range) -> Generator[tuple[bytes, Row], None, None]:
         start = pack_key(family_id, bounds.start)
         end = (
             pack_key(family_id + 1, b"") if bounds.end is None else pack_key(family_id, bounds.end)
@@ -90,8 +101,16 @@ class State:
 
     def close(self) -> None:
         # A store that was closed before has ended its transactions.
-        with contextlib.suppress(StoreClosed):
-            self.base.end(self.txn)
+        if not self._is_abandoned:
+            with contextlib.suppress(StoreClosed), lmdb_errors(self.base.path):
+                self.txn.abort()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the transaction is the parent's, to be let go and not ended."""
+        self._is_abandoned = True
+        for scan in list(self._scans):
+            scan.close()
+        del self.txn
 
 
 def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
