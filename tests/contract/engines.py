@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import ephemera
 from tests.contract.checkpointing import CheckpointingStore
 
-SMALL_SEGMENT_BYTES = 1024 * 1024
 TINY_SEGMENT_BYTES = 64 * 1024
 SMALL_SEGMENT_BYTES = 1024 * 1024
 

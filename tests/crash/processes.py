@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -114,19 +114,17 @@ class Peer:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        if raised[0] is not None:
+            # It may be what is stuck.
+            self._process.kill()
         self.close()
 
 
 @contextmanager
 def peers(count: int, path: Path, **options: Any) -> Iterator[list[Peer]]:
     """Several peers on one store."""
-    started: list[Peer] = []
-    try:
-        started.extend(Peer(path, **options) for _ in range(count))
-        yield started
-    finally:
-        for peer in started:
-            peer.close()
+    with ExitStack() as stack:
+        yield [stack.enter_context(Peer(path, **options)) for _ in range(count)]
 
 
 def call_method(seat: Seat, method: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -164,20 +164,7 @@ def try_alone(action: Action, tmp_path: Path, count: int | None) -> None:
             must_have(store, "other", b"after")
 
 
-def beside_others(*, is_strict: bool) -> list[object]:
-    """The actions, those marked that test_kill.py pins down as failing when death comes at one line."""
-    known = pytest.mark.xfail(
-        reason="death between the commit and the control page: see tests/crash/test_kill.py",
-        strict=is_strict,
-    )
-    failing = (compact, clear, drop)
-    return [
-        pytest.param(action, id=action.__name__, marks=[known] if action in failing else [])
-        for action in ACTIONS
-    ]
-
-
-@pytest.mark.parametrize("action", beside_others(is_strict=False))
+@pytest.mark.parametrize("action", ACTIONS)
 def test_a_death_beside_others(action: Action, tmp_path: Path) -> None:
     try_attached(action, tmp_path, POINTS)
 
@@ -188,7 +175,7 @@ def test_a_death_alone(action: Action, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("action", beside_others(is_strict=True))
+@pytest.mark.parametrize("action", ACTIONS)
 def test_a_death_at_every_line_beside_others(action: Action, tmp_path: Path) -> None:
     try_attached(action, tmp_path, None)
 

@@ -31,12 +31,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "exit.eph"
 
 
-def run_program(path: Path, text: str) -> subprocess.CompletedProcess[str]:
+def run_program(
+    path: Path, text: str, timeout: float = PATIENCE_SECONDS
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", OPENING + text, str(path)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=timeout,
         check=False,
     )
 
@@ -186,32 +188,38 @@ def test_an_interrupt_ends_the_wait_for_the_turn(path: Path) -> None:
 
 INTERRUPTED = """
 def interrupt(*_):
-    raise KeyboardInterrupt
+    global is_armed
+    if is_armed:
+        is_armed = False
+        raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)
-count = caught = 0
-while caught < 100:
-    signal.setitimer(signal.ITIMER_REAL, 0.0005 + caught * 0.00001)
+count = 0
+is_armed = False
+for delay in range(100):
     try:
-        while True:
+        is_armed = True
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 + delay * 0.00001)
+        while is_armed:
             with store.transaction() as txn:
                 txn.incr("a")
                 txn.incr("b")
             count += 1
     except KeyboardInterrupt:
-        caught += 1
+        pass
 print(count, flush=True)
 """
 
 
 @pytest.mark.xfail(
-    reason="an interrupt between taking the turn and the first line of the block leaves the turn taken "
-    "by nobody: this thread gets 'inside a transaction', every other writer StoreBusy"
+    reason="an interrupt just after a lock was taken leaves it taken by nobody. The writer's turn: this "
+    "thread gets 'inside a transaction', every other writer StoreBusy. BaseFile._is_open (a "
+    "Condition, whose __enter__ is Python): every read of the base tier waits for ever"
 )
 def test_interrupts_at_any_moment_leave_the_turn_free_and_no_transaction_half_done(
     path: Path,
 ) -> None:
     with ephemera.open(path, lock_timeout=1) as store:
-        ended = run_program(path, INTERRUPTED + "print(store.incr('free'))")
+        ended = run_program(path, INTERRUPTED + "print(store.incr('free'))", timeout=10)
         assert ended.returncode == 0, ended.stderr
         acknowledged = int(ended.stdout.split()[0])
         # An interrupt may come between the commit and the counting of it.

@@ -359,15 +359,34 @@ def test_an_image_of_a_segment_recovers_to_the_same(small: MemoryStack) -> None:
     segment = small.all[0]
     states = states_by_batch_end(small.memories[0], segment.data_at, segment.position)
     for limit, state in states.items():
-        header, records = segment.image(limit)
-        memory = bytearray(segment.data_at + len(records))
-        memory[: len(header)] = header
-        memory[segment.data_at :] = records
-        copy, end = _recovered(memory)
+        copy, end = _recovered(bytearray(segment.image(limit)))
         assert end == limit
         assert _state(copy, end) == state
     with pytest.raises(ValueError):
         segment.image(segment.position + 8)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="image() makes `limit` bytes and clears `data_at` of them: it writes past the end of its"
+    " copy when the limit lies before the records",
+)
+def test_there_is_no_image_of_less_than_the_index() -> None:
+    done = run_python(
+        """
+        from tests.engines.local.segments_in_memory import MemoryStack
+        stack = MemoryStack()
+        stack.store(b"a", b"1")
+        for limit in (0, 8, 64, 4096, stack.all[0].data_at - 8):
+            for _ in range(100):
+                try:
+                    stack.all[0].image(limit)
+                except ValueError:
+                    continue
+                raise SystemExit(f"an image of {limit} bytes")
+        """
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # --- bytes that nobody wrote ----------------------------------------------------------------------
@@ -440,7 +459,7 @@ def test_a_head_beyond_the_memory_counts_as_its_end(head: int) -> None:
 @pytest.mark.xfail(
     strict=True,
     reason="published() bounds the head from above only: a put at a head below the records writes"
-    " over header and slots, image() raises SystemError, records_bytes is 2**64 - ...",
+    " over header and slots, records_bytes is 2**64 - ...",
 )
 @pytest.mark.parametrize("head", [0, 8, 4096])
 def test_a_head_before_the_records_is_refused(head: int) -> None:
@@ -452,8 +471,6 @@ def test_a_head_before_the_records_is_refused(head: int) -> None:
     with contextlib.suppress(CorruptStore):
         stack.store(b"b", b"2")
     assert bytes(memory[:64]) == header
-    with contextlib.suppress(CorruptStore, ValueError):
-        segment.image(head)
     with contextlib.suppress(CorruptStore):
         assert 0 <= segment.records_bytes <= len(memory)
 

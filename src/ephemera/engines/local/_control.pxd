@@ -31,6 +31,7 @@ cdef struct Page:
     uint32_t sync_waiters
     uint64_t sync_group
     uint64_t failed
+    uint64_t has_died
 
 cdef class Lock:
     cdef eph_lock lock
@@ -48,3 +49,4 @@ cdef class Control:
     cdef readonly Lock syncer
     cdef readonly object memory
     cdef int _gather(self) except -1
+    cdef bint take_writer(self, double timeout) except -1

@@ -9,6 +9,7 @@ before an operation tells whether what a process knows still holds.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_INCREF
 from libc.string cimport memcmp, memcpy, memset
 
 from ephemera.core._clock cimport monotonic_after, timespec, wall_after
@@ -251,6 +252,30 @@ cdef class Control:
                 pauses += 1
         self.page.sync_group = eph_load32(&self.page.sync_waiters)
         return 0
+
+    cdef bint take_writer(self, double timeout) except -1:
+        """Take the writer's lock; True until somebody has seen to a holder that died inside."""
+        if self.writer.acquire(timeout):
+            self.page.has_died = 1
+        return self.page.has_died != 0
+
+    def take_turn(self, double timeout) -> bool:
+        """`take_writer` for Python callers."""
+        return self.take_writer(timeout)
+
+    def keep_if_held(self) -> None:
+        """Never let go of the page while a thread holds the writer's lock.
+
+        The kernel passes on the lock of a thread that ends, but only if it still finds the page.
+        """
+        if self.writer.try_acquire():
+            self.writer.release()
+        else:
+            Py_INCREF(self)
+
+    def seen_to(self) -> None:
+        """What a dead writer left was put in order."""
+        self.page.has_died = 0
 
     @property
     def failed(self) -> bool:

@@ -113,6 +113,7 @@ cdef class Segment:
     cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil
     cdef void publish(self, uint64_t position) noexcept nogil
     cdef void _reindex(self, uint64_t end) noexcept nogil
+    cdef uint64_t _count_indexed(self, uint64_t end) except? 0
     cdef Run sorted_run(self, uint64_t limit)
 
 

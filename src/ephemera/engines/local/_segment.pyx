@@ -151,9 +151,9 @@ cdef class Segment:
         return self.published() - self.data_at
 
     cdef uint64_t published(self) noexcept nogil:
-        # Never beyond the memory, whatever the word says.
+        # Never beyond the memory nor before the records, whatever the word says.
         cdef uint64_t head = eph_load64(self.head)
-        return head if head <= self.size else self.size
+        return self.data_at if head < self.data_at else self.size if head > self.size else head
 
     cdef bint holds(self, uint64_t position) noexcept nogil:
         # Whether a whole record can lie here.
@@ -218,7 +218,8 @@ cdef class Segment:
     # -- writing: under the writer's lock only
 
     cdef bint has_room(self, uint64_t size) noexcept nogil:
-        return self.published() + size <= self.size
+        # A head that was damaged is no place to write to.
+        return eph_load64(self.head) == self.published() and self.published() + size <= self.size
 
     cdef uint64_t append(
         self, uint64_t position, uint32_t family, bytes key, const char *value, uint32_t value_size,
@@ -297,7 +298,7 @@ cdef class Segment:
         Returns that end, the latest write time, and the number of records.
         """
         cdef uint64_t position = self.data_at, whole = self.data_at, bound = self.size
-        cdef uint64_t records = 0
+        cdef uint64_t records = 0, in_batch = 0
         cdef int64_t latest_ms = 0, whole_ms = 0
         cdef RowHead head
         cdef Record *r
@@ -316,11 +317,13 @@ cdef class Segment:
                     break
                 if head.written_ms > latest_ms:
                     latest_ms = head.written_ms
-                records += 1
+                in_batch += 1
                 position += record_bytes_of(r.key_size, r.row_size)
                 if not r.mark & MORE:
                     whole = position
                     whole_ms = latest_ms
+                    records += in_batch
+                    in_batch = 0
             self._reindex(whole)
             self.publish(whole)
         self.run = None
@@ -339,10 +342,9 @@ cdef class Segment:
 
     def problems(self) -> list[str]:
         """Every disagreement between the records and the index up to the head."""
-        cdef uint64_t position = self.data_at, end = self.published()
+        cdef uint64_t position = self.data_at, end = self.published(), records = 0
         cdef Record *r
         cdef RowHead head
-        cdef Found found
         cdef list out = []
         while position < end:
             r = <Record *> (self.start + position)
@@ -351,16 +353,33 @@ cdef class Segment:
                 return out
             try:
                 self.open_record(r, position, &head)
-                found = self.find(
-                    r.family, key_of(r), r.key_size,
-                    eph_hash(self.hash_seed, r.family, key_of(r), r.key_size), position + 1,
-                )
-                if found.record == NULL or found.position != position:
-                    out.append(f"{self.path} at offset {position}: a record that is not indexed")
             except CorruptStore as error:
                 out.append(str(error))
+            records += 1
             position += record_bytes_of(r.key_size, r.row_size)
+        indexed = self._count_indexed(end)
+        if indexed != records:
+            out.append(f"{self.path}: {records} records, of which the index reaches {indexed}")
         return out
+
+    cdef uint64_t _count_indexed(self, uint64_t end) except? 0:
+        """How many records below `end` the slots lead to; each is counted where it belongs."""
+        cdef uint64_t slot, chained, position, steps = 0, found = 0
+        cdef Record *r
+        for slot in range(self.mask + 1):
+            chained = 8 * <uint64_t> self.slots[slot]
+            while chained and steps <= self.size // RECORD_BYTES and self.holds(chained):
+                position = chained
+                r = <Record *> (self.start + position)
+                chained = 8 * <uint64_t> r.chain
+                if eph_hash(self.hash_seed, r.family, key_of(r), r.key_size) & self.mask != slot:
+                    break
+                while position and self.holds(position) and steps <= self.size // RECORD_BYTES:
+                    steps += 1
+                    found += position < end
+                    r = <Record *> (self.start + position)
+                    position = 8 * <uint64_t> r.older
+        return found
 
     def count_records(self) -> int:
         """How many records lie below the head."""
@@ -377,7 +396,7 @@ cdef class Segment:
         cdef bytes out
         cdef char *copy
         cdef Stamp stamp
-        if limit > self.published():
+        if not self.data_at <= limit <= self.published():
             raise ValueError(f"nothing is published at {limit}")
         out = PyBytes_FromStringAndSize(NULL, limit)
         copy = PyBytes_AS_STRING(out)
@@ -530,15 +549,24 @@ cdef inline uint32_t _get_be32(const char *at) noexcept nogil:
 
 
 
-cdef Py_ssize_t _lower_bound(Segment segment, Run run, bytes base_key) noexcept:
+cdef inline Record *_record_at(Segment segment, uint32_t place) except NULL:
+    """The record of a run's entry, which is checked anew: its bytes may have been damaged since."""
+    if not segment.holds(8 * <uint64_t> place):
+        segment.damaged(8 * <uint64_t> place, "no record where there was one")
+    return <Record *> (segment.start + 8 * <uint64_t> place)
+
+
+cdef Py_ssize_t _lower_bound(Segment segment, Run run, bytes base_key) except -1:
     """The first record of the run whose family and key are not before `base_key`."""
     cdef Py_ssize_t low = 0, high = run.size, middle
     cdef const char *key = PyBytes_AS_STRING(base_key)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(base_key)
     cdef Record *r
+    if size < 4:
+        return 0
     while low < high:
         middle = (low + high) // 2
-        r = <Record *> (segment.start + 8 * <uint64_t> run.at[middle])
+        r = _record_at(segment, run.at[middle])
         if _compare_keys(r.family, key_of(r), r.key_size, _get_be32(key), key + 4, size - 4) < 0:
             low = middle + 1
         else:
@@ -597,14 +625,11 @@ cdef class Cursor:
     cdef Record *record            # where the walk stands; NULL at its end
     cdef uint64_t position
 
-    cdef inline Record *_at(self, Py_ssize_t i) noexcept:
-        return <Record *> (self.segment.start + 8 * <uint64_t> self.run.at[i])
+    cdef inline bint _same_key(self, Py_ssize_t i, Py_ssize_t j) except -1:
+        cdef Record *a = _record_at(self.segment, self.run.at[i])
+        return is_key(_record_at(self.segment, self.run.at[j]), a.family, key_of(a), a.key_size)
 
-    cdef inline bint _same_key(self, Py_ssize_t i, Py_ssize_t j) noexcept:
-        cdef Record *a = self._at(i)
-        return is_key(self._at(j), a.family, key_of(a), a.key_size)
-
-    cdef void advance(self) noexcept:
+    cdef int advance(self) except -1:
         """Stand on the next key that has a version below the limit."""
         cdef Py_ssize_t first, last, i
         self.record = NULL
@@ -621,9 +646,10 @@ cdef class Cursor:
                 self.low = last + 1
             for i in range(first, last + 1):
                 if 8 * <uint64_t> self.run.at[i] < self.limit:
-                    self.record = self._at(i)
+                    self.record = _record_at(self.segment, self.run.at[i])
                     self.position = 8 * <uint64_t> self.run.at[i]
                     break
+        return 0
 
 
 cdef Cursor _cursor(Segment segment, uint64_t limit, bytes start, bytes end, bint is_reverse):

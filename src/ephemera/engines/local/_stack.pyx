@@ -326,7 +326,7 @@ cdef class SegmentStack:
             raise ReadOnly("the store was opened with read_only=True")
         self._look()
         while True:
-            if self.control.writer.acquire(self.lock_timeout):
+            if self.control.take_writer(self.lock_timeout):
                 try:
                     self.writer_died()
                 except:

@@ -71,5 +71,8 @@ class Attachment:
     def _refusal(self) -> str:
         owner = self._attached.read_owner()
         if self._is_exclusive:
-            return f"{self._layout.root} is open in another place: exclusive=True needs it alone"
+            return (
+                f"{self._layout.root} is open in another place (process {owner}):"
+                " exclusive=True needs it alone"
+            )
         return f"{self._layout.root} is kept by process {owner} (exclusive=True)"

@@ -22,15 +22,17 @@ from typing import Protocol, TypeAlias
 
 import lmdb
 
-from ephemera.core.errors import CorruptStore, StoreClosed, StoreFull
+from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import RowReader, dies_as, unpack_deadline
 from ephemera.engines.local._control import Control
-from ephemera.engines.local.files import full_disk_is_store_full
+from ephemera.engines.local.files import allocate, full_disk_is_store_full
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
+LOCK_FILE_BYTES = 128 * 1024
+"""More than LMDB's lock file takes for so many readers."""
 HOLD_PATIENCE = 1.0
 """How many seconds a fork waits for reads that are under way."""
 _LMDB_1_0 = 1
@@ -177,7 +179,7 @@ class BaseFile:
         for view in list(self.views):
             view.abandon()
         self._short_reads = 0
-        _close_environment(self.path)
+        _close_environment(self._env)
 
     def wake(self) -> None:
         self._open()
@@ -191,7 +193,12 @@ class BaseFile:
     def begin(self) -> ReadTransaction:
         """A read transaction of one's own: a consistent state, until ended."""
         with self._is_open, lmdb_errors(self.path):
-            return self._env.begin(db=self._rows)
+            try:
+                return self._env.begin(db=self._rows)
+            except lmdb.ReadersFullError:
+                # Those of processes that died are taken back, and then there may be room.
+                self._env.reader_check()
+                return self._env.begin(db=self._rows)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[ReadTransaction]:
@@ -240,6 +247,9 @@ class BaseFile:
                 if deadline_ms > until_ms:
                     return
                 yield deadline_ms, base_key
+
+    def has_entry(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> bool:
+        return txn.get(entry_of(deadline_ms, base_key), db=self._deadlines) is not None
 
     def due(self, txn: ReadTransaction, until_ms: int, entries_max: int) -> list[bytes]:
         """The first entries of the index, as they are, with deadlines up to `until_ms`."""
@@ -316,7 +326,7 @@ class BaseFile:
         if not self._is_closed:
             self._is_closed = True
             self.reader.renew()
-            _close_environment(self.path)
+            _close_environment(self._env)
 
 
 class BaseWrite:
@@ -386,8 +396,8 @@ class BaseWrite:
         for entry in sorted(entries):
             pop(entry)
 
-    def add_untold(self, deadline_ms: int, base_key: bytes, value: bytes) -> None:
-        self.txn.put(entry_of(deadline_ms, base_key), value, db=self._untold)
+    def add_untold(self, deadline_ms: int, base_key: bytes, value: bytes, *, is_gone: bool) -> None:
+        self.txn.put(entry_of(deadline_ms, base_key), bytes([is_gone]) + value, db=self._untold)
 
     def remove_untold(self, dead: Iterable[tuple[int, bytes]]) -> None:
         for deadline_ms, base_key in dead:
@@ -445,17 +455,17 @@ class BaseWrite:
 # share its environment and the handles of its trees.
 Trees = tuple[lmdb._Database, lmdb._Database, lmdb._Database, lmdb._Database]
 _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
-_environments: dict[str, tuple[lmdb.Environment, Trees, int]] = {}
+_environments: dict[tuple[int, int] | None, tuple[lmdb.Environment, Trees, int]] = {}
 _opening = threading.Lock()
 
 
 def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Trees]:
-    name = os.path.realpath(path)
     with _opening:
-        known = _environments.get(name)
+        known = _environments.get(_identity(path))
         if known is None:
+            _allocate_lock_file(path)
             env = lmdb.open(
-                name,
+                str(path),
                 subdir=False,
                 map_size=size_limit,
                 max_dbs=len(_TREE_NAMES),
@@ -464,8 +474,27 @@ def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Tr
             )
             known = (env, _open_trees(env), 0)
         env, trees, users = known
-        _environments[name] = (env, trees, users + 1)
+        _environments[_identity(path)] = (env, trees, users + 1)
         return env, trees
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What a file is, whatever its name: a store may be removed and made anew at the same path."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _allocate_lock_file(path: Path) -> None:
+    # LMDB maps this file sparse: on a full disk, touching it would kill the process.
+    fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with full_disk_is_store_full(path):
+            allocate(fd, LOCK_FILE_BYTES)
+    finally:
+        os.close(fd)
 
 
 def _open_trees(env: lmdb.Environment) -> Trees:
@@ -476,12 +505,12 @@ def _open_trees(env: lmdb.Environment) -> Trees:
     return meta, rows, deadlines, untold
 
 
-def _close_environment(path: Path) -> None:
-    name = os.path.realpath(path)
+def _close_environment(env: lmdb.Environment) -> None:
     with _opening:
-        env, trees, users = _environments.pop(name)
+        identity = next(key for key, known in _environments.items() if known[0] is env)
+        _, trees, users = _environments.pop(identity)
         if users > 1:
-            _environments[name] = (env, trees, users - 1)
+            _environments[identity] = (env, trees, users - 1)
         else:
             env.close()
 
@@ -532,6 +561,14 @@ def lmdb_errors(path: Path) -> Iterator[None]:
         ) from error
     except lmdb.DiskError as error:
         raise StoreFull(f"no room for {path}: {error}") from error
+    except lmdb.MapResizedError as error:
+        raise StoreFull(
+            f"{path} has outgrown the size_limit of this process: open it with that of the others"
+        ) from error
+    except lmdb.ReadersFullError as error:
+        raise StoreBusy(
+            f"{READERS_MAX} snapshots, scans and transactions of {path} are open: close some"
+        ) from error
     except (
         lmdb.CorruptedError,
         lmdb.InvalidError,
@@ -543,4 +580,6 @@ def lmdb_errors(path: Path) -> Iterator[None]:
     except lmdb.Error as error:
         if "closed" in str(error):
             raise StoreClosed("the store is closed") from error
+        if "hort write" in str(error) or "SHORT_WRITE" in str(error):
+            raise StoreFull(f"no room for {path}: {error}") from error
         raise

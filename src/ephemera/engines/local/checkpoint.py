@@ -40,7 +40,9 @@ def apply_segment(
             note_time(txn, now_ms)
             if len(chunk) < rows_max:
                 for dead in untold:
-                    txn.add_untold(dead.deadline_ms, dead.base_key, dead.value)
+                    txn.add_untold(
+                        dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone
+                    )
                 txn.set_number(APPLIED, segment.number)
                 return True
         start = chunk[-1][0] + b"\0"

@@ -20,6 +20,7 @@ from typing import Any
 
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
+    CorruptStore,
     EphemeraError,
     InvalidArgument,
     ReadOnly,
@@ -36,12 +37,18 @@ from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
 from ephemera.engines.local.attachment import Attachment
 from ephemera.engines.local.backup import copy_state
-from ephemera.engines.local.base_tier import SUPERSEDED_BY, BaseTier, BaseWrite, sole_generation
+from ephemera.engines.local.base_tier import (
+    SUPERSEDED_BY,
+    BaseFile,
+    BaseTier,
+    BaseWrite,
+    sole_generation,
+)
 from ephemera.engines.local.check import check_state
 from ephemera.engines.local.checkpoint import apply_segment, note_time
 from ephemera.engines.local.expiry import Expiry
 from ephemera.engines.local.families import Families
-from ephemera.engines.local.files import TEMPORARY_SUFFIX, Files, Mapped
+from ephemera.engines.local.files import Files, Mapped, temporary_name
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.recovery import recover
@@ -62,6 +69,7 @@ ANNOUNCE_SECONDS = 0.05
 FOREIGN_CLOCK_SECONDS = 0.005
 """How often to ask a clock that is not the system's."""
 WAIT_SECONDS = 0.01
+CLOSE_PATIENCE = 1.0
 FORK_PATIENCE = 1.0
 """How many seconds a fork waits for the background to finish what it is doing."""
 
@@ -89,6 +97,8 @@ class LocalEngine:
         self._announcer: Worker | None = None
         # Held by whoever checkpoints, sweeps or compacts in this process.
         self._tending = threading.RLock()
+        # Whoever opened the store has a moment to say what it listens to.
+        self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
         self._is_closed = False
         self._is_held = False
         self._held: list[threading.RLock] = []
@@ -116,6 +126,7 @@ class LocalEngine:
     def _open(self, *, is_first: bool) -> None:
         if is_first:
             self._layout.remove_temporaries()
+            self._check_base()
         self._control_file = self._map_control(is_first=is_first)
         self._control = Control(
             self._control_file.memory,
@@ -139,6 +150,17 @@ class LocalEngine:
         except BaseException:
             self._base.close()
             raise
+
+    def _check_base(self) -> None:
+        """A store that was ever open has a base tier: it is made before the control page is."""
+        generations = self._layout.base_generations()
+        path = self._layout.base_file(generations[0] if generations else 1)
+        is_there = bool(generations) and path.stat().st_size > 0
+        if is_there:
+            return
+        if self._layout.control.exists() or self._layout.segment_numbers():
+            raise CorruptStore(path, 0, "the base tier is missing or empty")
+        BaseFile(path, 1, size_limit=self._options.size_limit).close()
 
     def _map_control(self, *, is_first: bool) -> Mapped:
         if is_first:
@@ -299,7 +321,7 @@ class LocalEngine:
                 former = self._base.file
                 generation = former.generation + 1
                 path = self._layout.base_file(generation)
-                temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+                temporary = temporary_name(path)
                 former.copy(temporary)
                 self._files.sync_path(temporary)
                 os.rename(temporary, path)
@@ -344,7 +366,6 @@ class LocalEngine:
             "expiry_lag_max_ms": self._expiry.lag_max_ms,
             "syncs": self._segments.syncs,
             "has_failed": self._control.failed,
-            "ignores_wall_clock": self._steady.ignores_wall,
             "background_error": next((str(w.error) for w in self._workers if w.error), None),
         }
 
@@ -368,6 +389,7 @@ class LocalEngine:
         if not self._attachment.maintenance.try_take():
             self._segments.refresh()
             return maintenance.RETRY_SECONDS
+        self._base.file.clear_dead_readers()
         with self._tending:
             self._freeze_aged()
             self._apply_waiting()
@@ -396,6 +418,8 @@ class LocalEngine:
                 self._segments.retire(segment.number)
 
     def _sweep(self) -> None:
+        if elapsed_ns() < self._sweeps_from_ns:
+            return
         now_ms = self.clock.now_ms() - SWEEP_GRACE_MS
         until_ns = elapsed_ns() + SWEEP_BUDGET_NS
         if is_dead(self._base.file.next_deadline_ms(), now_ms):
@@ -403,7 +427,10 @@ class LocalEngine:
                 pass
 
     def _clear_given_up(self) -> None:
-        for family_id in family_table.given_up(self._base.file):
+        file = self._base.file
+        with file.reading() as read:
+            given_up = family_table.given_up(file, read)
+        for family_id in given_up:
             is_more = True
             while is_more:
                 with self._base.write() as txn:
@@ -517,11 +544,14 @@ class LocalEngine:
                 self._segments.close()
                 self._base.close()
                 self._steady.unshare()
+                self._control.keep_if_held()
 
     def _settle(self, *, is_last: bool) -> None:
         """Leave everything on the disk; the last one out leaves nothing but the base tier."""
         if self.is_read_only:
             return
+        # Somebody may hold the writer's turn for ever: leaving does not wait for that.
+        self._segments.lock_timeout = min(self._segments.lock_timeout, CLOSE_PATIENCE)
         self._segments.sync()
         if is_last and not self._is_manual:
             self.checkpoint()

@@ -201,6 +201,11 @@ class Expiry:
                         found = self._find_below(txn, deadline_ms, base_key)
                         if found is not None:
                             dead.append(found)
+                for deadline_ms, base_key, kept in base.untold(txn, now_ms):
+                    # Written again since it was left out: its next death will count, not this one.
+                    if kept[0] and cut.row(family_of(base_key), base_key[4:]) is not BELOW:
+                        family_id = family_of(base_key)
+                        dead.append(Dead(deadline_ms, family_id, base_key[4:], kept[1:], False))
             return dead
 
     def purge(self, now_ms: int, *, limit: int | None, batch: int) -> int:
@@ -284,14 +289,15 @@ class Expiry:
         value = unpack_row(base_key, stored).value if self._callbacks else b""
         return Dead(deadline_ms, family_id, key, value, is_gone)
 
-    def _find_untold(self, deadline_ms: int, base_key: bytes, value: bytes) -> Dead | None:
+    def _find_untold(self, deadline_ms: int, base_key: bytes, kept: bytes) -> Dead | None:
         """A key that a checkpoint left out, as it stands now; None when its family is gone."""
         family_id, key = family_of(base_key), base_key[4:]
         if self._families.name_of(family_id) is None:
             return None
         row = self._segments.cut().row(family_id, key)
         is_there = self._base.file.reader.get(base_key) if row is BELOW else row
-        return Dead(deadline_ms, family_id, key, value, is_there is None)
+        is_gone = bool(kept[0]) and is_there is None
+        return Dead(deadline_ms, family_id, key, kept[1:], is_gone)
 
     # -- telling: outside every lock
 

@@ -107,10 +107,9 @@ def live_ids(txn: BaseWrite) -> frozenset[int]:
     return frozenset(_ENTRY.unpack(stored)[0] for stored in txn.metas(_FAMILY))
 
 
-def given_up(base: BaseFile) -> list[int]:
+def given_up(base: BaseFile, txn: ReadTransaction) -> list[int]:
     """The ids whose rows may still lie in the base tier."""
-    with base.reading() as txn:
-        return [int(name) for name, _ in base.meta(txn, _GIVEN_UP)]
+    return [int(name) for name, _ in base.meta(txn, _GIVEN_UP)]
 
 
 def forget(txn: BaseWrite, family_id: int) -> None:

@@ -12,10 +12,11 @@ import fcntl
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ephemera.core.errors import StoreFull
+from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
 
 TEMPORARY_SUFFIX = ".new"
 _IS_DARWIN = sys.platform == "darwin"
@@ -32,12 +33,12 @@ class Mapped:
         path: Path,
         fd: int,
         size: int,
-        allocate: Callable[[int, int], object] = lambda fd, size: None,
+        reserve: Callable[[int, int], object] = lambda fd, size: None,
     ) -> None:
         self.path = path
         self.fd = fd
         with full_disk_is_store_full(path):
-            allocate(fd, size)
+            reserve(fd, size)
         self.memory = mmap.mmap(fd, size)
 
     def __del__(self) -> None:
@@ -54,15 +55,17 @@ class Files:
 
         Raises StoreFull when there is no room; then nothing is left behind.
         """
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        temporary = temporary_name(path)
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            mapped = Mapped(path, fd, size, _allocate)
+            mapped = Mapped(path, fd, size, allocate)
             fill(mapped.memory)
             self.sync(mapped)
             os.rename(temporary, path)
-        except BaseException:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise StoreFailed(f"{path} could not be made: {error}") from error
             raise
         self.sync_directory(path.parent)
         return mapped
@@ -70,7 +73,11 @@ class Files:
     def map_existing(self, path: Path) -> Mapped:
         """Map a file as it is. Raises FileNotFoundError when there is none."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        return Mapped(path, fd, os.fstat(fd).st_size)
+        size = os.fstat(fd).st_size
+        if size == 0:
+            os.close(fd)
+            raise CorruptStore(path, 0, "the file is empty")
+        return Mapped(path, fd, size)
 
     def sync(self, mapped: Mapped) -> None:
         """Return once all that was written to the memory is on the disk."""
@@ -94,7 +101,7 @@ class Files:
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create a file, durable when this returns."""
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        temporary = temporary_name(path)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             with full_disk_is_store_full(path):
@@ -145,6 +152,11 @@ class FileLock:
         return os.pread(self.fd, 20, 0).decode(errors="replace") or "unknown"
 
 
+def temporary_name(path: Path) -> Path:
+    """What a file is called until it is whole: others may be making the same one."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
+
+
 @contextlib.contextmanager
 def full_disk_is_store_full(path: object) -> Iterator[None]:
     """Turn the system's word for a full disk into ours."""
@@ -158,13 +170,14 @@ def full_disk_is_store_full(path: object) -> Iterator[None]:
         raise
 
 
-def _allocate(fd: int, size: int) -> None:
+def allocate(fd: int, size: int) -> None:
+    """Give a file at least this size, with room on the disk for all of it."""
     # A sparse file would fault in the middle of a write once the disk is full.
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
         return
     zeros = bytes(1024 * 1024)
-    for offset in range(0, size, len(zeros)):
+    for offset in range(os.fstat(fd).st_size, size, len(zeros)):
         _write_all(fd, zeros[: size - offset], offset)
 
 

@@ -67,10 +67,14 @@ class Layout:
                 path.unlink(missing_ok=True)
 
     def _create(self, files: Files) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except (NotADirectoryError, FileExistsError) as error:
+            raise InvalidArgument(f"{self.root} lies below a file") from error
         # Another process may be creating the same store; its lock directory and temporaries are ours too.
-        ours = {"format", "format" + TEMPORARY_SUFFIX, "control", "locks", "segments", "base"}
-        foreign = sorted({path.name for path in self.root.iterdir()} - ours)
+        ours = {"format", "control", "locks", "segments", "base"}
+        names = {path.name for path in self.root.iterdir()}
+        foreign = sorted(n for n in names - ours if not n.endswith(TEMPORARY_SUFFIX))
         if foreign:
             raise InvalidArgument(
                 f"{self.root} is not empty and no store: it holds {', '.join(foreign[:3])}"

@@ -112,7 +112,7 @@ class Segments(SegmentStack):
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """The writer's turn for work on the segments themselves, however many wait."""
-        has_died = self.control.writer.take(self.lock_timeout)
+        has_died = self.control.take_turn(self.lock_timeout)
         try:
             if has_died:
                 self.writer_died()
@@ -156,6 +156,7 @@ class Segments(SegmentStack):
         self.control.families += 1
         self.refresh()
         self._freeze()
+        self.control.seen_to()
 
     def freeze(self) -> None:
         """Let the active segment take no more writes, so that a checkpoint can apply it."""

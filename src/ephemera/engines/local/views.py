@@ -8,10 +8,11 @@ see to is that both halves fit: if the epoch moved while they were taken, they a
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from ephemera.core.errors import StoreClosed
+from ephemera.core.errors import InvalidArgument, StoreClosed
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import FamilyRef, Range, Write
 from ephemera.core.row import Row
@@ -171,14 +172,30 @@ class LocalView:
 class LocalTurn(LocalView):
     """The writer's turn and the state that it found."""
 
+    def __init__(self, segments: Segments, state: State, now_ms: int) -> None:
+        super().__init__(segments, state, now_ms)
+        self._thread = threading.get_ident()
+
     def close(self) -> None:
         if self._state is not None:
+            self._must_be_the_same_thread()
             super().close()
             if not self._is_of_the_parent():
                 self._segments.leave()
 
+    def __del__(self) -> None:
+        # A turn that was forgotten goes back, if the thread that has it is the one that notices.
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _must_be_the_same_thread(self) -> None:
+        # The lock of the writer's turn belongs to the thread that took it.
+        if threading.get_ident() != self._thread and not self._is_of_the_parent():
+            raise InvalidArgument("a transaction ends in the thread that began it")
+
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
         where = None
+        self._must_be_the_same_thread()
         try:
             _ = self.state  # raises when the turn is over
             if writes:
