@@ -280,10 +280,6 @@ def count_up(seat: Seat, times: int) -> None:
         seat.store.incr(b"total")
 
 
-@pytest.mark.xfail(
-    reason="dead readers are cleared by the first opener only: while anybody stays attached, their "
-    "slots pile up until the base tier has no reader left (lmdb.ReadersFullError)"
-)
 def test_readers_that_were_killed_leave_no_trace(path: Path) -> None:
     """Each dead reader holds slots of the base tier's table of readers until somebody frees them."""
     with ephemera.open(path, maintenance="background") as store:

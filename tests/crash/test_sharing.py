@@ -339,10 +339,6 @@ def abandon(seat: Seat) -> None:
     seat.store.transaction().put(b"a", b"never committed")
 
 
-@pytest.mark.xfail(
-    reason="nothing ends a transaction that was let go without commit or rollback: its process keeps "
-    "the writer's turn until it exits, and every other writer gets StoreBusy"
-)
 def test_a_transaction_that_was_abandoned_gives_back_the_turn(path: Path) -> None:
     with Peer(path) as careless, ephemera.open(path, lock_timeout=0.5) as store:
         careless.run(abandon)

@@ -101,11 +101,6 @@ def must_be_whole(store: Store) -> None:
 FORGOTTEN = "write(500)\ntxn = store.transaction(); txn.put('half', 'x')"
 
 
-@pytest.mark.xfail(
-    reason="a store that is closed (here by atexit) while a thread has its turn unmaps the mutex that "
-    "the thread holds, so the system cannot hand it on when the thread ends: no other process "
-    "can write until all have closed the store"
-)
 def test_a_transaction_that_is_open_at_exit_does_not_keep_the_turn(path: Path) -> None:
     with ephemera.open(path, lock_timeout=0.5) as store:
         store.put(b"before", b"1")

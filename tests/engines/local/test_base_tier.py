@@ -316,10 +316,6 @@ def test_check_reports_what_was_planted(open_store: Callable[..., Store], path: 
     assert "nobody" not in "\n".join(store.check().problems)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a missing entry is only counted, against all others: the row is not named",
-)
 def test_check_names_a_row_whose_index_entry_is_gone(
     open_store: Callable[..., Store], path: Path
 ) -> None:
@@ -334,9 +330,6 @@ def test_check_names_a_row_whose_index_entry_is_gone(
     assert "forgotten" in "\n".join(open_store().check().problems)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="lmdb.open makes a missing base file anew: the store opens empty"
-)
 def test_a_missing_base_file_is_damage_and_not_an_empty_store(
     open_store: Callable[..., Store], path: Path
 ) -> None:
@@ -349,7 +342,6 @@ def test_a_missing_base_file_is_damage_and_not_an_empty_store(
         open_store()
 
 
-@pytest.mark.xfail(strict=True, reason="LMDB takes an empty file for a new one")
 def test_an_emptied_base_file_is_damage_and_not_an_empty_store(
     open_store: Callable[..., Store], path: Path
 ) -> None:
@@ -372,10 +364,6 @@ def test_a_base_file_that_is_none_is_refused(open_store: Callable[..., Store], p
         open_store()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="_environments goes by path: a store that was removed and made anew shares the old file's",
-)
 def test_a_store_made_anew_where_one_was_removed_is_empty(
     open_store: Callable[..., Store], path: Path
 ) -> None:

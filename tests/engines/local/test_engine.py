@@ -160,7 +160,6 @@ def test_a_scan_is_of_one_state_whatever_happens_meanwhile(store: Store) -> None
     assert [value for _, value in seen[::3]] == [b"2"] * len(expected[::3])
 
 
-@pytest.mark.xfail(strict=True, reason="lmdb.ReadersFullError escapes, from snapshot and from get")
 def test_more_snapshots_than_there_is_room_for_are_refused_in_our_words(store: Store) -> None:
     store.put("key", "value")
     store.checkpoint()
@@ -258,10 +257,6 @@ def test_nobody_becomes_exclusive_beside_others(
     assert open_store(exclusive=True).get("key") == b"value"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="whoever asks for exclusive=True is not told which process is exclusive already",
-)
 def test_an_exclusive_owner_is_named_to_one_who_wants_the_same(
     open_store: Callable[..., Store], path: Path
 ) -> None:
@@ -572,7 +567,6 @@ def test_a_transaction_ended_by_another_thread_gives_the_turn_back(
         engine_of(store)._segments.leave()
 
 
-@pytest.mark.xfail(strict=True, reason="NotADirectoryError escapes")
 def test_a_path_below_a_file_is_refused_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("content")
     with pytest.raises(InvalidArgument):

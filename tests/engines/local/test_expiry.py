@@ -133,11 +133,6 @@ def test_a_dead_key_written_again_is_told_once_and_stays(
     assert (len(events), store.get("key")) == (1, b"new")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="both deaths of the key are in `untold`, and each is counted as removed since the key is not"
-    " there now; the model fails by the same",
-)
 def test_a_key_that_died_twice_before_a_checkpoint_is_told_twice_and_counted_once(
     store: Store, clock: ManualClock, events: list[Expired]
 ) -> None:

@@ -134,10 +134,6 @@ def test_a_family_changed_during_a_transaction_waits_for_it(
     assert family.get("key") == b"1"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="check_state reads the given-up ids by a transaction of its own, later than the state's",
-)
 def test_a_check_is_clean_though_given_up_rows_leave_meanwhile(store: Store) -> None:
     fill(store, "f")
     store.drop_family("f")

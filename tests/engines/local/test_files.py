@@ -83,10 +83,6 @@ def test_a_failed_sync_is_final_for_writes_and_nothing_to_reads(
     assert store.check().is_clean
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="when the sync inside create_mapped fails, OSError escapes from put: no EphemeraError",
-)
 def test_a_failed_sync_of_a_new_segment_is_one_of_our_errors(
     open_store: Callable[..., Store],
 ) -> None:
@@ -216,11 +212,6 @@ def test_on_a_full_disk_reads_go_on_and_writes_do_once_there_is_room(
         assert contents(open_store(disk / "store")) == expected
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="LMDB says MDB_SHORT_WRITE when a write was cut short by a full disk: a bare lmdb.Error"
-    " escapes from checkpoint, from put and even from close",
-)
 def test_a_checkpoint_on_a_disk_that_fills_up_is_store_full(
     open_store: Callable[..., Store], tmp_path: Path
 ) -> None:
@@ -246,7 +237,6 @@ CRASHES_ON_A_FULL_DISK = (
 )
 
 
-@pytest.mark.xfail(strict=True, reason=CRASHES_ON_A_FULL_DISK)
 def test_many_snapshots_on_a_full_disk_crash_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 2) as disk:
         done = run_python(
@@ -267,7 +257,6 @@ def test_many_snapshots_on_a_full_disk_crash_nothing(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason=CRASHES_ON_A_FULL_DISK)
 def test_opening_on_a_full_disk_crashes_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1) as disk:
         for pages in range(6):

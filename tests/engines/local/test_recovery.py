@@ -307,9 +307,6 @@ def test_a_segment_cut_to_less_than_its_index_is_refused(
         open_store()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="mmap of an empty file: ValueError('cannot mmap an empty file') escapes"
-)
 def test_an_emptied_segment_is_refused(open_store: Callable[..., Store], path: Path) -> None:
     store = open_store()
     store.put("key", "value")

@@ -138,10 +138,6 @@ def test_a_key_written_a_hundred_thousand_times_does_not_lengthen_its_slots_chai
     assert stack.get(FAMILY, hot, NOW_MS) == b"99999"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="problems() walks from the newest version to each version: quadratic, and with the GIL held",
-)
 def test_checking_many_versions_of_one_key_costs_what_many_keys_cost() -> None:
     def nanoseconds(keys: list[bytes]) -> int:
         stack = MemoryStack(8 * 1024 * 1024)
@@ -166,11 +162,6 @@ def test_a_batch_that_cannot_be_written_is_never_seen_and_never_overwritten() ->
     assert [segment.problems() for segment in stack.all] == [[], []]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="_enter releases a consistent mutex when writer_died raises: nobody is told again, and the"
-    " next writer appends over records that are linked",
-)
 def test_a_death_that_could_not_be_noted_is_told_again() -> None:
     class Failing(MemoryStack):
         failures = 1
@@ -288,9 +279,6 @@ def test_recovery_stops_at_the_limit(small: MemoryStack) -> None:
         assert _state(copy, end) == states[end]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="recover counts the records of the unfinished batch that it drops"
-)
 def test_recovery_counts_the_records_that_it_keeps() -> None:
     stack = MemoryStack()
     stack.write([Write(FAMILY, b"a", None), Write(FAMILY, b"b", None)])
@@ -366,11 +354,6 @@ def test_an_image_of_a_segment_recovers_to_the_same(small: MemoryStack) -> None:
         segment.image(segment.position + 8)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="image() makes `limit` bytes and clears `data_at` of them: it writes past the end of its"
-    " copy when the limit lies before the records",
-)
 def test_there_is_no_image_of_less_than_the_index() -> None:
     done = run_python(
         """
@@ -413,11 +396,6 @@ def test_hostile_bytes_are_refused_and_crash_nothing_for_long() -> None:
     _play_hostile(random.Random().randrange(2**40), 500_000, 3_600)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the positions of a sorted run that was kept are not checked again: a size that changed"
-    " since is believed, and the interpreter dies of SIGSEGV",
-)
 @pytest.mark.parametrize("offset", [12, 20], ids=["row size", "key size"])
 def test_a_record_damaged_after_a_scan_is_refused_by_the_next(offset: int) -> None:
     done = run_python(
@@ -456,11 +434,6 @@ def test_a_head_beyond_the_memory_counts_as_its_end(head: int) -> None:
     assert len(stack.all) == 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="published() bounds the head from above only: a put at a head below the records writes"
-    " over header and slots, records_bytes is 2**64 - ...",
-)
 @pytest.mark.parametrize("head", [0, 8, 4096])
 def test_a_head_before_the_records_is_refused(head: int) -> None:
     stack = MemoryStack()
