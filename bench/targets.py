@@ -41,6 +41,7 @@ TARGETS: tuple[Target, ...] = (
     AtLeast("get_ttl_base", 2, "snkv"),
     AtLeast("get_ttl_base", 5, "diskcache"),
     AtLeast("purge", 3, "snkv"),
+    AtLeast("purge_recent", 3, "snkv", "purge"),
     AtMost("purge_growth", 1.3),
     AtMost("memory", 20),
     AtMost("expiry_lag", 10),

@@ -431,13 +431,6 @@ def open_and_count(seat: Seat, target: str, times: int) -> None:
             store.incr(b"creators")
 
 
-CREATION_RACE = (
-    "two creators write the same format.new: the one that renames second, or whose file the first "
-    "opener clears away as a leftover, gets FileNotFoundError"
-)
-
-
-@pytest.mark.xfail(reason=CREATION_RACE)
 def test_a_creation_inside_another_creation_harms_neither(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,7 +447,6 @@ def test_a_creation_inside_another_creation_harms_neither(
         assert store.get(b"a") == b"1"
 
 
-@pytest.mark.xfail(reason=CREATION_RACE, strict=False)  # a race: it may go well
 def test_a_store_may_be_created_by_several_processes_at_once(path: Path, tmp_path: Path) -> None:
     with peers(3, path) as crew:
         for peer in crew:

@@ -82,7 +82,8 @@ def damage(memory: memoryview, segment: Segment, chance: random.Random) -> None:
         else:
             at = chance.randrange(len(memory))
         word = chance.choice([*WORDS, chance.getrandbits(64), head // 8, segment.position // 8])
-        size = min(chance.choice([1, 2, 4, 8]), len(memory) - at)
+        at = min(at, len(memory) - 8)
+        size = chance.choice([1, 2, 4, 8])
         memory[at : at + size] = struct.pack("<Q", word)[:size]
     if chance.random() < 0.7:
         memory[12:16] = struct.pack("<I", crc32c(bytes(memory[16:64])))

@@ -388,7 +388,7 @@ def _play_hostile(first: int, count: int, timeout: float) -> None:
 
 
 def test_hostile_bytes_are_refused_and_crash_nothing() -> None:
-    _play_hostile(random.Random().randrange(2**40), 1_500, 60)
+    _play_hostile(1, 1_500, 60)
 
 
 @pytest.mark.soak

@@ -79,7 +79,12 @@ class Layout:
             raise InvalidArgument(
                 f"{self.root} is not empty and no store: it holds {', '.join(foreign[:3])}"
             )
-        files.write_whole(self.format, FORMAT_LINE)
+        try:
+            files.write_whole(self.format, FORMAT_LINE)
+        except FileNotFoundError:
+            # Another one was first, and cleared away what it took for a leftover.
+            if not self.format.exists():
+                raise
         files.sync_directory(self.root.parent)
 
 
