@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bench import targets
+
 ROOT = Path(__file__).parents[2]
 
 Tiny = tuple["subprocess.CompletedProcess[str]", dict[str, Any]]  # Any: a JSON document
@@ -75,5 +77,5 @@ def test_check_says_pass_or_fail_for_every_target_with_its_figure(
     command = [sys.executable, "-m", "bench", "--check", "--read", str(kept)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     verdicts = [line for line in done.stdout.splitlines() if line.startswith(("pass ", "FAIL "))]
-    assert len(verdicts) == 11
+    assert len(verdicts) == len(targets.TARGETS)
     assert any("put_ttl ≥ 25 × snkv" in line for line in verdicts)
