@@ -31,6 +31,7 @@ from ephemera.core.expiry import (
     duration_ms,
     lifetime,
     renewed,
+    show,
     to_datetime,
 )
 from ephemera.core.keyvalue import Change, FamilyRef, Range, Write, prefix_range
@@ -650,7 +651,7 @@ def _seconds_left(row: Row, now_ms: int) -> float | None:
 
 def _check_step(by: object) -> None:
     if not isinstance(by, int) or isinstance(by, bool) or not COUNTER_MIN <= by <= COUNTER_MAX:
-        raise InvalidArgument(f"by must be a whole number of signed 64 bits, not {by!r}")
+        raise InvalidArgument(f"by must be a whole number of signed 64 bits, not {show(by)}")
 
 
 def _counter(value: bytes) -> int:

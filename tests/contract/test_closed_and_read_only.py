@@ -159,3 +159,10 @@ def test_a_write_that_a_read_only_store_refused_was_not_done(
     store = reopen(read_only)
     assert dict(store.scan()) == {b"a": b"1", b"dead": b"0"}
     assert dict(store.family("one").scan()) == {b"b": b"2"}
+
+
+def test_closing_inside_a_transaction_of_this_thread_is_fine(store: Store) -> None:
+    store.put(b"a", b"1")
+    with pytest.raises(StoreClosed), store.transaction() as transaction:
+        transaction.put(b"a", b"2")
+        store.close()

@@ -165,3 +165,14 @@ def test_a_thousand_dead_leave_the_living_untouched(store: Store, clock: ManualC
     assert store.count() == 100
     assert [key for key, _ in store.scan(limit=1)] == [b"live:0000"]
     assert store.check().is_clean
+
+
+def test_a_limit_is_not_used_up_by_what_was_written_again(store: Store, clock: ManualClock) -> None:
+    store.put(b"a", b"1", ttl=1)
+    store.put(b"b", b"1", ttl=2)
+    store.checkpoint()
+    clock.advance(3)
+    store.put(b"a", b"2")
+    assert store.purge_expired(limit=1) == 1
+    assert store.purge_expired(limit=1) == 0
+    assert dict(store.scan()) == {b"a": b"2"}

@@ -217,6 +217,9 @@ class DyingControl:
     def __getattr__(self, name: str) -> object:
         return getattr(self._control, name)
 
+    def supersede_base(self, former: int, generation: int) -> None:
+        self.base = generation
+
     def __setattr__(self, name: str, value: object) -> None:
         if name == self._word:
             os.kill(os.getpid(), signal.SIGKILL)

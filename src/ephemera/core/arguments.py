@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from ephemera.core.errors import InvalidArgument
 
 KEY_BYTES_MAX = 1_900
@@ -65,7 +67,7 @@ def count_at_least(number: object, least: int, *, name: str) -> int:
     """A whole number no smaller than `least`."""
     if not isinstance(number, int) or isinstance(number, bool) or number < least:
         raise InvalidArgument(f"{name} must be a whole number of at least {least}, not {number!r}")
-    return number
+    return min(number, sys.maxsize)
 
 
 def _encode(data: object, *, what: str) -> bytes:

@@ -25,6 +25,7 @@ __all__ = [
     "is_dead",
     "lifetime",
     "renewed",
+    "show",
     "to_datetime",
 ]
 
@@ -66,14 +67,14 @@ def duration_ms(given: object, *, name: str) -> int:
         seconds = given
     else:
         raise InvalidArgument(
-            f"{name} must be a number of seconds or a timedelta, not {_show(given)}"
+            f"{name} must be a number of seconds or a timedelta, not {show(given)}"
         )
     if not seconds > 0 or seconds == math.inf:
         raise InvalidArgument(
-            f"{name} must be a positive, finite number of seconds, not {_show(given)}"
+            f"{name} must be a positive, finite number of seconds, not {show(given)}"
         )
     if seconds > DEADLINE_MS_MAX / 1000:
-        raise InvalidArgument(f"{name} of {_show(given)} puts the deadline past the year 9999")
+        raise InvalidArgument(f"{name} of {show(given)} puts the deadline past the year 9999")
     return max(1, round(seconds * 1000))
 
 
@@ -86,19 +87,19 @@ def instant_ms(given: object, *, name: str) -> int:
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise InvalidArgument(
-                f"{name} must carry a time zone; {_show(given)} has none (use datetime.now(UTC))"
+                f"{name} must carry a time zone; {show(given)} has none (use datetime.now(UTC))"
             )
         seconds: float = given.timestamp()
     elif isinstance(given, (int, float)) and not isinstance(given, bool):
         seconds = given
     else:
-        raise InvalidArgument(f"{name} must be a datetime or epoch seconds, not {_show(given)}")
+        raise InvalidArgument(f"{name} must be a datetime or epoch seconds, not {show(given)}")
     if not -math.inf < seconds < math.inf:
-        raise InvalidArgument(f"{name} must be finite, not {_show(given)}")
+        raise InvalidArgument(f"{name} must be finite, not {show(given)}")
     if seconds > DEADLINE_MS_MAX / 1000:
-        raise InvalidArgument(f"{name} of {_show(given)} is past the year 9999")
+        raise InvalidArgument(f"{name} of {show(given)} is past the year 9999")
     if seconds < 0:
-        raise InvalidArgument(f"{name} of {_show(given)} is before the year 1970")
+        raise InvalidArgument(f"{name} of {show(given)} is before the year 1970")
     return round(seconds * 1000)
 
 
@@ -145,7 +146,7 @@ def _hard_deadline_ms(now_ms: int, *, ttl: object, at: object, default_ttl_ms: i
         deadline_ms = instant_ms(at, name="at")
         if is_dead(deadline_ms, now_ms):
             raise InvalidArgument(
-                f"at must lie in the future: {_show(at)} is {deadline_ms}, and now is {now_ms} ms"
+                f"at must lie in the future: {show(at)} is {deadline_ms}, and now is {now_ms} ms"
             )
         return deadline_ms
     if ttl is None or ttl is Ttl.DEFAULT:
@@ -163,6 +164,10 @@ def _bounded(deadline_ms: int, hard_ms: int, *, name: str) -> int:
     return min(deadline_ms, hard_ms)
 
 
-def _show(given: object) -> str:
-    text = repr(given)
+def show(given: object) -> str:
+    """What was given, short enough for a message."""
+    try:
+        text = repr(given)
+    except ValueError:
+        return "a number of more digits than Python prints"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -5,6 +5,7 @@ cdef extern from "_shared.h" nogil:
     uint64_t eph_load64(const uint64_t *at)
     void eph_store64(uint64_t *at, uint64_t v)
     uint64_t eph_add64(uint64_t *at, uint64_t v)
+    bint eph_swap64(uint64_t *at, uint64_t was, uint64_t to)
     uint32_t eph_load32(const uint32_t *at)
     void eph_store32(uint32_t *at, uint32_t v)
     ctypedef struct eph_lock_page:

@@ -82,9 +82,9 @@ cdef class Lock:
         eph_lock_release(&self.lock)
 
     cdef bint try_acquire(self) except -1:
-        """Take the lock if it is free, or its holder died."""
+        """Take the lock if it is free, or its holder died; not if this thread has it."""
         cdef int rc = eph_lock_try(&self.lock)
-        if rc == EBUSY:
+        if rc == EBUSY or rc == EDEADLK:
             return False
         if rc != 0 and rc != EOWNERDEAD:
             raise StoreFailed(f"the {self.name}'s lock failed with error {rc}")
@@ -177,6 +177,11 @@ cdef class Control:
     @base.setter
     def base(self, uint64_t generation):
         eph_store64(&self.page.base, generation)
+
+    def supersede_base(self, uint64_t former, uint64_t generation) -> None:
+        """Let the next generation count, unless that was done and more since."""
+        if eph_swap64(&self.page.base, former, generation):
+            self.publish()
 
     @property
     def families(self) -> int:

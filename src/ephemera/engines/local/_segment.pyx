@@ -219,7 +219,8 @@ cdef class Segment:
 
     cdef bint has_room(self, uint64_t size) noexcept nogil:
         # A head that was damaged is no place to write to.
-        return eph_load64(self.head) == self.published() and self.published() + size <= self.size
+        cdef uint64_t head = eph_load64(self.head)
+        return head == self.published() and head % 8 == 0 and head + size <= self.size
 
     cdef uint64_t append(
         self, uint64_t position, uint32_t family, bytes key, const char *value, uint32_t value_size,

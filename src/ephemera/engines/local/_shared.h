@@ -16,6 +16,9 @@
 
 static inline uint64_t eph_load64(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 static inline void eph_store64(uint64_t *at, uint64_t v) { __atomic_store_n(at, v, __ATOMIC_RELEASE); }
+static inline int eph_swap64(uint64_t *at, uint64_t was, uint64_t to) {
+    return __atomic_compare_exchange_n(at, &was, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
 static inline uint64_t eph_add64(uint64_t *at, uint64_t v) { return __atomic_add_fetch(at, v, __ATOMIC_ACQ_REL); }
 static inline uint32_t eph_add32(uint32_t *at, int v) { return __atomic_add_fetch(at, (uint32_t)v, __ATOMIC_ACQ_REL); }
 static inline uint32_t eph_load32(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }

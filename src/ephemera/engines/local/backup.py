@@ -18,7 +18,7 @@ def copy_state(state: State, path: str, files: Files) -> None:
 
     Raises InvalidArgument when something lies there already.
     """
-    target = Path(path).absolute()
+    target = Layout(path).root
     if target.exists():
         raise InvalidArgument(f"{target} exists: a backup goes to a new directory")
     unfinished = Path(f"{target}{TEMPORARY_SUFFIX}")

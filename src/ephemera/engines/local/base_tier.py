@@ -71,8 +71,15 @@ class BaseTier:
         self.file = self._open(control.base)
 
     def _open(self, generation: int) -> BaseFile:
-        path = self._layout.base_file(generation)
-        return BaseFile(path, generation, size_limit=self._size_limit)
+        while True:
+            path = self._layout.base_file(generation)
+            try:
+                return BaseFile(path, generation, size_limit=self._size_limit)
+            except FileNotFoundError as error:
+                # A compaction may have taken it away just now.
+                if self._control.base == generation:
+                    raise CorruptStore(path, None, "the base tier is missing") from error
+                generation = self._control.base
 
     def renew(self) -> None:
         """From now on read what is committed now, in the generation that counts now."""
@@ -95,8 +102,7 @@ class BaseTier:
                 if not successor:
                     yield txn
                     return
-            self._control.base = successor
-            self._control.publish()
+            self._control.supersede_base(self.file.generation, successor)
             self.renew()
 
     def hold(self) -> bool:
@@ -133,7 +139,11 @@ class BaseTier:
 class BaseFile:
     """One generation of the base tier's file, open in this process."""
 
-    def __init__(self, path: Path, generation: int, *, size_limit: int) -> None:
+    def __init__(
+        self, path: Path, generation: int, *, size_limit: int, creates: bool = False
+    ) -> None:
+        if creates:
+            path.touch()
         self.path = path
         self.generation = generation
         self._size_limit = size_limit
@@ -455,13 +465,16 @@ class BaseWrite:
 # share its environment and the handles of its trees.
 Trees = tuple[lmdb._Database, lmdb._Database, lmdb._Database, lmdb._Database]
 _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
-_environments: dict[tuple[int, int] | None, tuple[lmdb.Environment, Trees, int]] = {}
+_environments: dict[tuple[int, int], tuple[lmdb.Environment, Trees, int]] = {}
 _opening = threading.Lock()
 
 
 def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Trees]:
     with _opening:
-        known = _environments.get(_identity(path))
+        identity = _identity(path)
+        if identity is None:
+            raise FileNotFoundError(path)
+        known = _environments.get(identity)
         if known is None:
             _allocate_lock_file(path)
             env = lmdb.open(
@@ -472,9 +485,14 @@ def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Tr
                 max_readers=READERS_MAX,
                 lib_version=_LMDB_1_0,
             )
+            if _identity(path) != identity:
+                # It was removed just before, and LMDB has made an empty one in its place.
+                env.close()
+                path.unlink(missing_ok=True)
+                raise FileNotFoundError(path)
             known = (env, _open_trees(env), 0)
         env, trees, users = known
-        _environments[_identity(path)] = (env, trees, users + 1)
+        _environments[identity] = (env, trees, users + 1)
         return env, trees
 
 

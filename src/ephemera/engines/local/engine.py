@@ -160,7 +160,7 @@ class LocalEngine:
             return
         if self._layout.control.exists() or self._layout.segment_numbers():
             raise CorruptStore(path, 0, "the base tier is missing or empty")
-        BaseFile(path, 1, size_limit=self._options.size_limit).close()
+        BaseFile(path, 1, size_limit=self._options.size_limit, creates=True).close()
 
     def _map_control(self, *, is_first: bool) -> Mapped:
         if is_first:
@@ -327,8 +327,7 @@ class LocalEngine:
                 os.rename(temporary, path)
                 self._files.sync_directory(path.parent)
                 txn.set_number(SUPERSEDED_BY, generation)
-            self._control.base = generation
-            self._control.publish()
+            self._control.supersede_base(former.generation, generation)
             self._segments.refresh()
             self._remove_generation(former.generation)
 

@@ -216,9 +216,9 @@ class Expiry:
             self._upcoming.told = max(self._upcoming.told, self._base.file.told())
         while limit is None or total < limit:
             want = batch if limit is None else min(batch, limit - total)
-            removed = self._purge_batch(now_ms, want)
+            removed, is_more = self._purge_batch(now_ms, want)
             total += removed
-            if removed < want:
+            if not is_more:
                 break
         self._keep_told()
         return total
@@ -231,21 +231,24 @@ class Expiry:
                     write.set_told(self._upcoming.told)
                 self._kept_told = self._upcoming.told
 
-    def _purge_batch(self, now_ms: int, want: int) -> int:
+    def _purge_batch(self, now_ms: int, want: int) -> tuple[int, bool]:
+        """How many keys went, and whether there may be more."""
         with self.picking:
             if self._announced_ms is not None:
                 # All that is dead was told of already, on time.
-                return self._remove_due(min(now_ms, self._announced_ms), want)[0]
+                removed, entries = self._remove_due(min(now_ms, self._announced_ms), want)
+                return removed, entries == want
             self._upcoming.follow()
-            removed = None if self._callbacks else self._purge_uniform(now_ms, want)
-            if removed is not None:
-                self._count(removed, now_ms, now_ms)
-                return removed
+            done = None if self._callbacks else self._purge_uniform(now_ms, want)
+            if done is not None:
+                self._count(done[0], now_ms, now_ms)
+                return done
             dead = self._purge_merged(now_ms, want)
         self._tell(dead, now_ms)
-        return sum(one.is_gone for one in dead)
+        removed = sum(one.is_gone for one in dead)
+        return removed, removed >= want
 
-    def _purge_uniform(self, now_ms: int, want: int) -> int | None:
+    def _purge_uniform(self, now_ms: int, want: int) -> tuple[int, bool] | None:
         """When nobody listens and the dead are all in one place they go in bulk; else None."""
         base = self._base.file
         with base.reading() as txn:
@@ -253,10 +256,13 @@ class Expiry:
                 return None
             is_below = bool(base.due(txn, now_ms, 1))
         if not is_dead(self._upcoming.next_ms, now_ms):
-            return self._remove_due(now_ms, want)[0] if is_below else 0
+            # An entry whose key was written again since goes, and counts for nothing.
+            removed, entries = self._remove_due(now_ms, want) if is_below else (0, 0)
+            return removed, entries == want
         if is_below:
             return None
-        return self._upcoming.count_dead(now_ms, want)
+        removed = self._upcoming.count_dead(now_ms, want)
+        return removed, removed == want
 
     def _purge_merged(self, now_ms: int, want: int) -> list[Dead]:
         pick = _Pick(self, self._upcoming, now_ms)

@@ -24,6 +24,8 @@ class Layout:
     """The paths of one store."""
 
     def __init__(self, root: str | Path) -> None:
+        if "\0" in str(root):
+            raise InvalidArgument(f"a path has no zero bytes: {str(root)!r}")
         self.root = Path(root).absolute()
         self.format = self.root / "format"
         self.control = self.root / "control"
@@ -69,8 +71,8 @@ class Layout:
     def _create(self, files: Files) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-        except (NotADirectoryError, FileExistsError) as error:
-            raise InvalidArgument(f"{self.root} lies below a file") from error
+        except OSError as error:
+            raise InvalidArgument(f"no store can be made at {self.root}: {error}") from error
         # Another process may be creating the same store; its lock directory and temporaries are ours too.
         ours = {"format", "control", "locks", "segments", "base"}
         names = {path.name for path in self.root.iterdir()}
