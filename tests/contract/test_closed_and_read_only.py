@@ -163,6 +163,11 @@ def test_a_write_that_a_read_only_store_refused_was_not_done(
 
 def test_closing_inside_a_transaction_of_this_thread_is_fine(store: Store) -> None:
     store.put(b"a", b"1")
-    with pytest.raises(StoreClosed), store.transaction() as transaction:
-        transaction.put(b"a", b"2")
-        store.close()
+
+    def close_inside() -> None:
+        with store.transaction() as transaction:
+            transaction.put(b"a", b"2")
+            store.close()
+
+    with pytest.raises(StoreClosed):
+        close_inside()
