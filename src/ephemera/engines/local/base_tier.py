@@ -95,14 +95,16 @@ class BaseTier:
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
         while True:
-            with self.file.write() as txn:
+            # Another thread may renew `self.file` meanwhile: what is said here is of this one.
+            file = self.file
+            with file.write() as txn:
                 # Whoever compacts holds the former generation's write transaction until that
                 # says that it is superseded, so this cannot change before the end of the block.
                 successor = txn.number(SUPERSEDED_BY)
                 if not successor:
                     yield txn
                     return
-            self._control.supersede_base(self.file.generation, successor)
+            self._control.supersede_base(file.generation, successor)
             self.renew()
 
     def hold(self) -> bool:

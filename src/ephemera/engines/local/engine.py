@@ -490,7 +490,6 @@ class LocalEngine:
     def _after_fork_in_child(self) -> None:
         self._workers, self._announcer = [], None
         self._tending, self._expiry.picking = threading.RLock(), threading.RLock()
-        self._segments.on_frozen = self._segments.on_earlier = _nothing
         self._segments.wake_before_ms = ASLEEP_MS
         if self._segments.on_first_use is None:
             if self._is_held:
@@ -561,10 +560,6 @@ class LocalEngine:
         if not getattr(self, "_is_closed", True):
             with contextlib.suppress(Exception):
                 self.close()
-
-
-def _nothing() -> None:
-    """What happens when nobody waits to be told."""
 
 
 def _refuse_child() -> None:

@@ -227,6 +227,8 @@ class Segments(SegmentStack):
         self.life += 1
         self.refreshing = threading.RLock()
         self.on_first_use = on_first_use
+        # The threads that were to be told are the parent's.
+        self.on_frozen = self.on_earlier = _nothing
         self.forget()
 
     def close(self) -> None:
