@@ -200,9 +200,6 @@ def open_again_and_again(seat: Seat, path: Path, times: int) -> None:
             assert other.get(b"a") == other.family("guests").get(b"a") == b"1"
 
 
-@pytest.mark.xfail(
-    strict=False, reason="now and then one waits for ever when a store is opened during compactions"
-)
 def test_opening_and_closing_while_another_compacts(path: Path) -> None:
     """Whoever opens finds the generation of the base tier that counts, whatever happens meanwhile."""
     with peers(2, path, segment_bytes=TINY_SEGMENT_BYTES) as (opener, keeper):

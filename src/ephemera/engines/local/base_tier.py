@@ -27,7 +27,7 @@ from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import RowReader, dies_as, unpack_deadline
 from ephemera.engines.local._control import Control
-from ephemera.engines.local.files import allocate, full_disk_is_store_full
+from ephemera.engines.local.files import FileLock, Files, allocate, full_disk_is_store_full
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
@@ -63,33 +63,39 @@ class BaseTier:
     Reads take the file from here and stay with it; writes make sure that it is still the one.
     """
 
-    def __init__(self, layout: Layout, control: Control, *, size_limit: int) -> None:
+    def __init__(self, layout: Layout, control: Control, files: Files, *, size_limit: int) -> None:
         self._layout = layout
         self._control = control
+        self._files = files
         self._size_limit = size_limit
         self._former: list[BaseFile] = []
-        self.file = self._open(control.base)
+        self._renewing = threading.Lock()
+        self.file = self._open()
 
-    def _open(self, generation: int) -> BaseFile:
-        while True:
+    def _open(self) -> BaseFile:
+        # It counts, so it is there, until whoever supersedes it has the lock to remove it.
+        with FileLock(self._layout.locks / "base") as lock:
+            lock.take(is_shared=True)
+            generation = self._control.base
             path = self._layout.base_file(generation)
-            try:
-                return BaseFile(path, generation, size_limit=self._size_limit)
-            except FileNotFoundError as error:
-                # A compaction may have taken it away just now.
-                if self._control.base == generation:
-                    raise CorruptStore(path, None, "the base tier is missing") from error
-                generation = self._control.base
+            return BaseFile(path, generation, size_limit=self._size_limit)
 
     def renew(self) -> None:
         """From now on read what is committed now, in the generation that counts now."""
-        generation = self._control.base
-        if generation != self.file.generation:
-            # Views that read the former generation go on; it is closed with the store.
+        with self._renewing:
+            if self._control.base != self.file.generation:
+                # Views that read the former generation go on; it is closed with the store.
+                self.file.reader.renew()
+                former, self.file = self.file, self._open()
+                self._former.append(former)
             self.file.reader.renew()
-            self._former.append(self.file)
-            self.file = self._open(generation)
-        self.file.reader.renew()
+
+    def supersede(self, former: BaseFile, generation: int) -> None:
+        """Another generation counts from now on: whoever has the former one open goes on with it."""
+        self._control.supersede_base(former.generation, generation)
+        with FileLock(self._layout.locks / "base") as lock:
+            lock.take()
+            remove_generation(self._layout, former.generation, self._files)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[BaseWrite]:
@@ -110,7 +116,7 @@ class BaseTier:
     def hold(self) -> bool:
         """Before a fork, all files; False, and none, when one cannot."""
         held: list[BaseFile] = []
-        for file in self._files():
+        for file in self._generations():
             if not file.hold():
                 for one in held:
                     one.go_on()
@@ -119,22 +125,22 @@ class BaseTier:
         return True
 
     def go_on(self) -> None:
-        for file in self._files():
+        for file in self._generations():
             file.go_on()
 
     def abandon(self) -> None:
-        for file in self._files():
+        for file in self._generations():
             file.abandon()
 
     def wake(self) -> None:
-        for file in self._files():
+        for file in self._generations():
             file.wake()
 
-    def _files(self) -> tuple[BaseFile, ...]:
+    def _generations(self) -> tuple[BaseFile, ...]:
         return (*self._former, self.file)
 
     def close(self) -> None:
-        for file in self._files():
+        for file in self._generations():
             file.close()
 
 
@@ -474,8 +480,6 @@ _opening = threading.Lock()
 def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Trees]:
     with _opening:
         identity = _identity(path)
-        if identity is None:
-            raise FileNotFoundError(path)
         known = _environments.get(identity)
         if known is None:
             _allocate_lock_file(path)
@@ -487,23 +491,18 @@ def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Tr
                 max_readers=READERS_MAX,
                 lib_version=_LMDB_1_0,
             )
-            if _identity(path) != identity:
-                # It was removed just before, and LMDB has made an empty one in its place.
-                env.close()
-                path.unlink(missing_ok=True)
-                raise FileNotFoundError(path)
             known = (env, _open_trees(env), 0)
         env, trees, users = known
         _environments[identity] = (env, trees, users + 1)
         return env, trees
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int]:
     """What a file is, whatever its name: a store may be removed and made anew at the same path."""
     try:
         status = path.stat()
-    except FileNotFoundError:
-        return None
+    except FileNotFoundError as error:
+        raise CorruptStore(path, None, "the base tier is missing") from error
     return status.st_dev, status.st_ino
 
 
@@ -552,6 +551,12 @@ def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
             file.close()
         counts += 1
     return counts, [generation for generation in generations if generation != counts]
+
+
+def remove_generation(layout: Layout, generation: int, files: Files) -> None:
+    path = layout.base_file(generation)
+    files.remove(path)
+    files.remove(path.with_name(path.name + "-lock"))
 
 
 def entry_of(deadline_ms: int, base_key: bytes) -> bytes:

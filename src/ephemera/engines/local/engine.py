@@ -42,6 +42,7 @@ from ephemera.engines.local.base_tier import (
     BaseFile,
     BaseTier,
     BaseWrite,
+    remove_generation,
     sole_generation,
 )
 from ephemera.engines.local.check import check_state
@@ -139,8 +140,10 @@ class LocalEngine:
         if is_first:
             self._control.base, others = sole_generation(self._layout, self._options.size_limit)
             for generation in others:
-                self._remove_generation(generation)
-        self._base = BaseTier(self._layout, self._control, size_limit=self._options.size_limit)
+                remove_generation(self._layout, generation, self._files)
+        self._base = BaseTier(
+            self._layout, self._control, self._files, size_limit=self._options.size_limit
+        )
         try:
             if is_first:
                 self._recover()
@@ -166,11 +169,6 @@ class LocalEngine:
         if is_first:
             return self._files.create_mapped(self._layout.control, CONTROL_BYTES, lambda _: None)
         return self._files.map_existing(self._layout.control)
-
-    def _remove_generation(self, generation: int) -> None:
-        path = self._layout.base_file(generation)
-        self._files.remove(path)
-        self._files.remove(path.with_name(path.name + "-lock"))
 
     def _recover(self) -> None:
         found = recover(
@@ -327,9 +325,8 @@ class LocalEngine:
                 os.rename(temporary, path)
                 self._files.sync_directory(path.parent)
                 txn.set_number(SUPERSEDED_BY, generation)
-            self._control.supersede_base(former.generation, generation)
+            self._base.supersede(former, generation)
             self._segments.refresh()
-            self._remove_generation(former.generation)
 
     def backup(self, path: str) -> None:
         state = take_state(self._segments, self._base, self._families)

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
 
@@ -141,6 +142,12 @@ class FileLock:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def write_owner(self, pid: int | None) -> None:
         """Leave the holder's pid for those who are refused."""

@@ -3,7 +3,7 @@
 app.eph/
   format               one line that says what this directory is
   control              the control page (_control.pyx), made anew by the first process to open
-  locks/               open, attach, maintenance, writer, syncer
+  locks/               open, attach, maintenance, writer, syncer, base
   segments/NNNNNNNN.seg
   base/NNNNNNNN.mdb    the base tier; a compaction makes the next generation
 """
