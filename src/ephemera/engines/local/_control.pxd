@@ -1,5 +1,5 @@
 # The control page's layout, for compiled callers. See _control.pyx.
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 cdef extern from "_shared.h" nogil:
     uint64_t eph_load64(const uint64_t *at)
@@ -29,8 +29,9 @@ cdef struct Page:
     uint64_t hash_seed
     uint64_t synced
     uint32_t sync_turn
-    uint32_t sync_waiters
-    uint64_t sync_group
+    uint32_t sync_arrivals
+    uint32_t sync_group_from
+    uint32_t sync_group_full
     uint64_t failed
     uint64_t has_died
 
@@ -49,5 +50,7 @@ cdef class Control:
     cdef readonly Lock writer
     cdef readonly Lock syncer
     cdef readonly object memory
-    cdef int _gather(self) except -1
+    cdef int _join_sync(self, uint64_t wanted) noexcept nogil
+    cdef _lead_sync(self, uint64_t wanted, sync)
+    cdef void _gather(self) noexcept nogil
     cdef bint take_writer(self, double timeout) except -1

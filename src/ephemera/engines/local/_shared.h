@@ -24,30 +24,24 @@ static inline uint32_t eph_add32(uint32_t *at, int v) { return __atomic_add_fetc
 static inline uint32_t eph_load32(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 static inline void eph_store32(uint32_t *at, uint32_t v) { __atomic_store_n(at, v, __ATOMIC_RELEASE); }
 
-/* Wait until a shared word is no longer `seen`, or for about so many milliseconds. */
+/* Wait while a shared word is `seen`, until somebody wakes it; whether that took longer than so many microseconds. */
 #if defined(__linux__)
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
-static void eph_word_wait(uint32_t *word, uint32_t seen, int ms) {
-    struct timespec pause = {ms / 1000, (long)(ms % 1000) * 1000000};
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, &pause, NULL, 0);
+static int eph_word_wait(uint32_t *word, uint32_t seen, long us) {
+    struct timespec pause = {us / 1000000, us % 1000000 * 1000};
+    return syscall(SYS_futex, word, FUTEX_WAIT, seen, &pause, NULL, 0) && errno == ETIMEDOUT;
 }
-static void eph_word_wake(uint32_t *word) {
-    __atomic_add_fetch(word, 1, __ATOMIC_ACQ_REL);
-    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
+static void eph_word_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
 #else
-static void eph_word_wait(uint32_t *word, uint32_t seen, int ms) {
+static int eph_word_wait(uint32_t *word, uint32_t seen, long us) {
     struct timespec pause = {0, 100000};
-    for (int rounds = 0; rounds < 10 * ms && eph_load32(word) == seen; rounds++) nanosleep(&pause, NULL);
+    for (; us > 0 && eph_load32(word) == seen; us -= 100) nanosleep(&pause, NULL);
+    return us <= 0;
 }
-static void eph_word_wake(uint32_t *word) { __atomic_add_fetch(word, 1, __ATOMIC_ACQ_REL); }
+static void eph_word_wake(uint32_t *word) { (void)word; }
 #endif
-static void eph_pause_us(long us) {
-    struct timespec pause = {0, us * 1000};
-    nanosleep(&pause, NULL);
-}
 
 #if defined(__APPLE__) && !defined(EPHEMERA_FILE_LOCK)
 #define EPHEMERA_FILE_LOCK 1

@@ -25,7 +25,7 @@ import lmdb
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
-from ephemera.engines.local._base import RowReader, dies_as, unpack_deadline
+from ephemera.engines.local._base import RowReader, dies_as, pack_row, unpack_deadline
 from ephemera.engines.local._control import Control
 from ephemera.engines.local.files import FileLock, Files, allocate, full_disk_is_store_full
 from ephemera.engines.local.layout import Layout
@@ -286,7 +286,7 @@ class BaseFile:
     def told(self) -> Told:
         """How far the deaths in segments were told."""
         with self.reading() as txn:
-            stored = txn.get(_TOLD_NAME, db=self._meta)
+            stored = _content(txn, self._meta, _TOLD_NAME)
             return _NOTHING_TOLD if stored is None else _TOLD.unpack(stored)
 
     def next_deadline_ms(self, after_ms: int = -1) -> int:
@@ -301,7 +301,7 @@ class BaseFile:
         if txn is None:
             with self.reading() as txn:
                 return self.number(name, txn)
-        stored = txn.get(name, db=self._meta)
+        stored = _content(txn, self._meta, name)
         return 0 if stored is None else _NUMBER.unpack(stored)[0]
 
     def meta(self, txn: ReadTransaction, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -311,7 +311,7 @@ class BaseFile:
             for name, stored in cursor.iternext():
                 if not name.startswith(prefix):
                     return
-                yield name[len(prefix) :], stored
+                yield name[len(prefix) :], _unsealed(name, stored)
 
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:
@@ -422,7 +422,7 @@ class BaseWrite:
             self.txn.delete(entry_of(deadline_ms, base_key), db=self._untold)
 
     def set_told(self, told: Told) -> None:
-        self.txn.put(_TOLD_NAME, _TOLD.pack(*told), db=self._meta)
+        self.set_meta(_TOLD_NAME, _TOLD.pack(*told))
 
     def remove_family(self, prefix: bytes, rows_max: int) -> int:
         """Remove up to `rows_max` rows whose base keys begin so; returns how many."""
@@ -442,14 +442,14 @@ class BaseWrite:
         return removed
 
     def number(self, name: bytes) -> int:
-        stored = self.txn.get(name, db=self._meta)
+        stored = self.meta(name)
         return 0 if stored is None else _NUMBER.unpack(stored)[0]
 
     def set_number(self, name: bytes, number: int) -> None:
-        self.txn.put(name, _NUMBER.pack(number), db=self._meta)
+        self.set_meta(name, _NUMBER.pack(number))
 
     def meta(self, name: bytes) -> bytes | None:
-        return self.txn.get(name, db=self._meta)
+        return _content(self.txn, self._meta, name)
 
     def metas(self, prefix: bytes) -> list[bytes]:
         """The values of the `meta` tree whose names begin so."""
@@ -457,7 +457,7 @@ class BaseWrite:
         found = []
         is_placed = cursor.set_range(prefix)
         while is_placed and cursor.key().startswith(prefix):
-            found.append(cursor.value())
+            found.append(_unsealed(cursor.key(), cursor.value()))
             is_placed = cursor.next()
         return found
 
@@ -466,7 +466,22 @@ class BaseWrite:
         if stored is None:
             self.txn.delete(name, db=self._meta)
         else:
-            self.txn.put(name, stored, db=self._meta)
+            self.txn.put(name, pack_row(name, stored), db=self._meta)
+
+
+# An entry of `meta` is sealed as a row is: a checksum of its name and its content, then the content.
+
+
+def _content(txn: ReadTransaction, meta: lmdb._Database, name: bytes) -> bytes | None:
+    stored = txn.get(name, db=meta)
+    return None if stored is None else _unsealed(name, stored)
+
+
+def _unsealed(name: bytes, stored: bytes) -> bytes:
+    content = stored[4:]
+    if pack_row(name, content) != stored:
+        raise CorruptStore("base tier", None, f"the entry {name!r} of the tree meta is damaged")
+    return content
 
 
 # LMDB must not open a file twice in one process, so the stores of a process that share a path
@@ -574,6 +589,23 @@ def family_of(base_key: bytes) -> int:
     return int.from_bytes(base_key[:4], "big")
 
 
+_DAMAGE = (
+    lmdb.BadDbiError,
+    lmdb.BadTxnError,
+    lmdb.BadValsizeError,
+    lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.PageFullError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.ProblemError,
+    lmdb.VersionMismatchError,
+)
+"""What LMDB raises when its pages are not what it wrote: the way it is used here gives no other cause."""
+
+
 @contextlib.contextmanager
 def lmdb_errors(path: Path) -> Iterator[None]:
     """LMDB's errors in our words."""
@@ -594,13 +626,7 @@ def lmdb_errors(path: Path) -> Iterator[None]:
         raise StoreBusy(
             f"{READERS_MAX} snapshots, scans and transactions of {path} are open: close some"
         ) from error
-    except (
-        lmdb.CorruptedError,
-        lmdb.InvalidError,
-        lmdb.PageNotFoundError,
-        lmdb.PanicError,
-        lmdb.VersionMismatchError,
-    ) as error:
+    except _DAMAGE as error:
         raise CorruptStore(path, None, str(error)) from error
     except lmdb.Error as error:
         if "closed" in str(error):
