@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "resp": {"core"},
     "formats": {"core"},
     STORE_LAYER: {"core"},
-    "server": {"core", "resp", PUBLIC},
+    "server": {"core", "resp", "formats", PUBLIC},
     "patterns": {PUBLIC},
     "integrations": {PUBLIC},
 }

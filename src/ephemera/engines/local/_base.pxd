@@ -9,7 +9,7 @@ cdef bytes pack_key_of(uint32_t family, const char *key, Py_ssize_t size)
 cdef bytes pack_row_of(bytes base_key, const char *row, Py_ssize_t size)
 
 cdef class RowReader:
-    cdef object begin
+    cdef object begin, explain
     cdef list idle
     cdef Py_ssize_t out
     cdef bytes stored(self, bytes base_key)

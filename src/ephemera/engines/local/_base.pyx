@@ -120,11 +120,13 @@ cdef class RowReader:
     """Reads rows by transactions of the base tier that wait ready on an idle list.
 
     Whoever reads takes one off the list and lays it back, so that no two threads ever share one.
-    `renew` begins a new list, and what comes back to an old one is ended.
+    `renew` begins a new list, and what comes back to an old one is ended. `explain` raises what LMDB
+    raised in our words.
     """
 
-    def __init__(self, begin):
+    def __init__(self, begin, explain):
         self.begin = begin
+        self.explain = explain
         self.idle = []
 
     def get(self, bytes base_key not None):
@@ -137,6 +139,9 @@ cdef class RowReader:
         self.out += 1
         try:
             stored = txn.get(base_key)
+        except Exception as error:
+            self.explain(error)
+            raise
         finally:
             self.out -= 1
         idle.append(txn)

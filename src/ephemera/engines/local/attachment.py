@@ -21,11 +21,17 @@ class Attachment:
     def __init__(self, layout: Layout, *, is_exclusive: bool) -> None:
         self._layout = layout
         self._is_exclusive = is_exclusive
-        self._opening = FileLock(layout.locks / "open")
-        self._attached = FileLock(layout.locks / "attach")
-        self.maintenance = FileLock(layout.locks / "maintenance")
-        self.writer = FileLock(layout.locks / "writer")
-        self.syncer = FileLock(layout.locks / "syncer")
+        with contextlib.ExitStack() as undo:
+
+            def lock(name: str) -> FileLock:
+                return undo.enter_context(FileLock(layout.locks / name))
+
+            self._opening = lock("open")
+            self._attached = lock("attach")
+            self.maintenance = lock("maintenance")
+            self.writer = lock("writer")
+            self.syncer = lock("syncer")
+            undo.pop_all()
 
     @contextlib.contextmanager
     def attaching(self) -> Iterator[bool]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import os
 import struct
 import threading
@@ -18,16 +19,17 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import lmdb
+from lmdb.verify import VerifyError, verify
 
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import RowReader, dies_as, pack_row, unpack_deadline
 from ephemera.engines.local._control import Control
-from ephemera.engines.local.files import FileLock, Files, allocate, full_disk_is_store_full
+from ephemera.engines.local.files import FileLock, Files, allocate, system_errors
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
@@ -35,6 +37,12 @@ LOCK_FILE_BYTES = 128 * 1024
 """More than LMDB's lock file takes for so many readers."""
 HOLD_PATIENCE = 1.0
 """How many seconds a fork waits for reads that are under way."""
+TAIL_BYTES = 256 * 1024
+"""LMDB follows a damaged position in a page this far without looking: behind the last page as well
+there must be something to read, or the process dies."""
+MISSING_BYTES_MAX = 64 * 1024**2
+"""LMDB does not write pages that came and went in one transaction, so a file may end before its last
+page; but not by so much, since the transactions here are small."""
 _LMDB_1_0 = 1
 _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
@@ -151,7 +159,8 @@ class BaseFile:
         self, path: Path, generation: int, *, size_limit: int, creates: bool = False
     ) -> None:
         if creates:
-            path.touch()
+            with system_errors(path):
+                path.touch()
         self.path = path
         self.generation = generation
         self._size_limit = size_limit
@@ -161,13 +170,14 @@ class BaseFile:
         self._short_reads = 0
         self._held: ReadTransaction | None = None
         self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
-        self.reader = RowReader(self.begin)
-        self._open()
+        self.reader = RowReader(self.begin, self._explain)
+        self._open(creates=creates)
 
-    def _open(self) -> None:
+    def _open(self, *, creates: bool = False) -> None:
         with lmdb_errors(self.path):
-            self._env, trees = _open_environment(self.path, self._size_limit)
-        self._meta, self._rows, self._deadlines, self._untold = trees
+            opened = _open_environment(self.path, self._size_limit, creates=creates)
+        self._env, self._fd = opened.env, opened.fd
+        self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
     # -- over a fork: an LMDB environment does not survive it
 
@@ -218,6 +228,10 @@ class BaseFile:
                 self._env.reader_check()
                 return self._env.begin(db=self._rows)
 
+    def _explain(self, error: Exception) -> None:
+        with lmdb_errors(self.path):
+            raise error
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[ReadTransaction]:
         """A read transaction for the length of a block."""
@@ -240,19 +254,29 @@ class BaseFile:
     ) -> Iterator[tuple[bytes, bytes]]:
         """(base key, base value) in order, from `start` to before `end`."""
         cursor = txn.cursor(self._rows)
+        last = None
         if not is_reverse:
             if cursor.set_range(start):
                 for base_key, stored in cursor.iternext():
                     if end is not None and base_key >= end:
                         return
+                    if base_key < start or (last is not None and base_key <= last):
+                        raise self._disorder(base_key)
                     yield base_key, stored
+                    last = base_key
             return
         is_placed = cursor.last() if end is None or not cursor.set_range(end) else cursor.prev()
         if is_placed:
             for base_key, stored in cursor.iterprev():
                 if base_key < start:
                     return
+                if (end is not None and base_key >= end) or (last is not None and base_key >= last):
+                    raise self._disorder(base_key)
                 yield base_key, stored
+                last = base_key
+
+    def _disorder(self, base_key: bytes) -> CorruptStore:
+        return CorruptStore(self.path, None, f"the row of key {base_key!r} is out of its order")
 
     def entries(
         self, txn: ReadTransaction, after_ms: int, until_ms: int
@@ -313,12 +337,31 @@ class BaseFile:
                     return
                 yield name[len(prefix) :], _unsealed(name, stored)
 
+    def check_meta(self) -> None:
+        """Read all of the `meta` tree. Raises CorruptStore when a part of it is damaged or gone."""
+        with self.reading() as txn:
+            entries = sum(1 for _ in self.meta(txn, b""))
+            if entries != txn.stat(self._meta)["entries"]:
+                raise CorruptStore(self.path, None, "entries of the tree meta are missing")
+
+    def page_problems(self) -> list[str]:
+        """What is wrong with LMDB's pages, read from outside. Whoever asks has a read transaction open:
+        it keeps the pages that are looked at from being used again."""
+        try:
+            # The binding's verifier has no types.
+            return list(verify(str(self.path), subdir=False))  # type: ignore[no-untyped-call]  # see above
+        except FileNotFoundError:
+            # Another generation took its place, and its pages are nobody's any more.
+            return []
+        except VerifyError as error:
+            return [str(error)]
+
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:
             return {
                 "base_rows": txn.stat(self._rows)["entries"],
                 "deadline_entries": txn.stat(self._deadlines)["entries"],
-                "base_bytes": self.path.stat().st_size,
+                "base_bytes": _used_bytes(self._env),
             }
 
     # -- writes
@@ -326,7 +369,7 @@ class BaseFile:
     @contextlib.contextmanager
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
-        with self._counted(), lmdb_errors(self.path), self._env.begin(write=True) as txn:
+        with self._counted(), lmdb_errors(self.path), _begin_write(self._env, self._fd) as txn:
             yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
 
     def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
@@ -488,28 +531,45 @@ def _unsealed(name: bytes, stored: bytes) -> bytes:
 # share its environment and the handles of its trees.
 Trees = tuple[lmdb._Database, lmdb._Database, lmdb._Database, lmdb._Database]
 _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
-_environments: dict[tuple[int, int], tuple[lmdb.Environment, Trees, int]] = {}
-_opening = threading.Lock()
 
 
-def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Trees]:
+class _Opened(NamedTuple):
+    env: lmdb.Environment
+    fd: int
+    trees: Trees
+    users: int
+
+
+_environments: dict[tuple[int, int], _Opened] = {}
+# Taken again in the same thread when a forgotten store is collected, and closes, while one opens.
+_opening = threading.RLock()
+
+
+def _open_environment(path: Path, size_limit: int, *, creates: bool) -> _Opened:
     with _opening:
         identity = _identity(path)
-        known = _environments.get(identity)
-        if known is None:
-            _allocate_lock_file(path)
-            env = lmdb.open(
-                str(path),
-                subdir=False,
-                map_size=size_limit,
-                max_dbs=len(_TREE_NAMES),
-                max_readers=READERS_MAX,
-                lib_version=_LMDB_1_0,
-            )
-            known = (env, _open_trees(env), 0)
-        env, trees, users = known
-        _environments[identity] = (env, trees, users + 1)
-        return env, trees
+        known = _environments.get(identity) or _open_anew(path, size_limit, creates=creates)
+        _environments[identity] = known._replace(users=known.users + 1)
+        return known
+
+
+def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Opened:
+    _allocate_lock_file(path)
+    with contextlib.ExitStack() as undo:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        undo.callback(os.close, fd)
+        env = lmdb.open(
+            str(path),
+            subdir=False,
+            map_size=size_limit,
+            max_dbs=len(_TREE_NAMES),
+            max_readers=READERS_MAX,
+            lib_version=_LMDB_1_0,
+        )
+        undo.callback(env.close)
+        opened = _Opened(env, fd, _open_trees(env, fd, creates=creates), 0)
+        undo.pop_all()
+        return opened
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -523,30 +583,54 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _allocate_lock_file(path: Path) -> None:
     # LMDB maps this file sparse: on a full disk, touching it would kill the process.
-    fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with full_disk_is_store_full(path):
+    with system_errors(path):
+        fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
             allocate(fd, LOCK_FILE_BYTES)
-    finally:
-        os.close(fd)
+        finally:
+            os.close(fd)
 
 
-def _open_trees(env: lmdb.Environment) -> Trees:
+def _begin_write(env: lmdb.Environment, fd: int) -> ReadTransaction:
+    """A write transaction, in a file with a tail."""
+    txn = env.begin(write=True)
+    # Nobody else makes the file longer now. What this transaction adds has a tail from the next on.
+    try:
+        used, size = _used_bytes(env), os.fstat(fd).st_size
+        if used > size + MISSING_BYTES_MAX:
+            raise CorruptStore("base tier", size, f"the file ends here, its pages at {used}")
+        if size < used + TAIL_BYTES:
+            os.ftruncate(fd, used + TAIL_BYTES)
+    except (OSError, CorruptStore):
+        txn.abort()
+        raise
+    return txn
+
+
+def _used_bytes(env: lmdb.Environment) -> int:
+    """How long the file is without its tail."""
+    return (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+
+
+def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
     # In a transaction of our own: by itself `open_db` waits for a writer and keeps the GIL. One that
     # writes: handles live on only after a commit, and the binding does not commit one that reads.
-    with env.begin(write=True) as txn:
-        meta, rows, deadlines, untold = (env.open_db(name, txn=txn) for name in _TREE_NAMES)
+    with _begin_write(env, fd) as txn:
+        meta, rows, deadlines, untold = (
+            env.open_db(name, txn=txn, create=creates) for name in _TREE_NAMES
+        )
     return meta, rows, deadlines, untold
 
 
 def _close_environment(env: lmdb.Environment) -> None:
     with _opening:
-        identity = next(key for key, known in _environments.items() if known[0] is env)
-        _, trees, users = _environments.pop(identity)
-        if users > 1:
-            _environments[identity] = (env, trees, users - 1)
+        identity = next(key for key, known in _environments.items() if known.env is env)
+        known = _environments.pop(identity)
+        if known.users > 1:
+            _environments[identity] = known._replace(users=known.users - 1)
         else:
             env.close()
+            os.close(known.fd)
 
 
 def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
@@ -581,6 +665,8 @@ def entry_of(deadline_ms: int, base_key: bytes) -> bytes:
 
 def split_entry(entry: bytes) -> tuple[int, bytes]:
     """The deadline and the base key of an index entry."""
+    if len(entry) < _DEADLINE.size:
+        raise CorruptStore("base tier", None, f"the index entry {entry!r} is damaged")
     return _DEADLINE.unpack_from(entry)[0], entry[8:]
 
 
@@ -595,8 +681,11 @@ _DAMAGE = (
     lmdb.BadValsizeError,
     lmdb.CorruptedError,
     lmdb.CursorFullError,
+    lmdb.EnvEncryptionError,
     lmdb.IncompatibleError,
     lmdb.InvalidError,
+    lmdb.InvalidParameterError,
+    lmdb.NotFoundError,
     lmdb.PageFullError,
     lmdb.PageNotFoundError,
     lmdb.PanicError,
@@ -610,13 +699,13 @@ _DAMAGE = (
 def lmdb_errors(path: Path) -> Iterator[None]:
     """LMDB's errors in our words."""
     try:
-        with full_disk_is_store_full(path):
+        with system_errors(path):
             yield
     except lmdb.MapFullError as error:
         raise StoreFull(
             f"{path} has reached size_limit: purge, or open with a larger one"
         ) from error
-    except lmdb.DiskError as error:
+    except (lmdb.DiskError, lmdb.MemoryError) as error:
         raise StoreFull(f"no room for {path}: {error}") from error
     except lmdb.MapResizedError as error:
         raise StoreFull(
@@ -633,4 +722,7 @@ def lmdb_errors(path: Path) -> Iterator[None]:
             raise StoreClosed("the store is closed") from error
         if "hort write" in str(error) or "SHORT_WRITE" in str(error):
             raise StoreFull(f"no room for {path}: {error}") from error
+        if error.code == errno.EFAULT:
+            # A page said that there is more behind it than the file has.
+            raise CorruptStore(path, None, str(error)) from error
         raise

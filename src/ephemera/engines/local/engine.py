@@ -156,14 +156,16 @@ class LocalEngine:
 
     def _check_base(self) -> None:
         """A store that was ever open has a base tier: it is made before the control page is."""
-        generations = self._layout.base_generations()
-        path = self._layout.base_file(generations[0] if generations else 1)
-        is_there = bool(generations) and path.stat().st_size > 0
-        if is_there:
-            return
+        generations = self._layout.base_generations() or [1]
+        path = self._layout.base_file(generations[0])
         if self._layout.control.exists() or self._layout.segment_numbers():
-            raise CorruptStore(path, 0, "the base tier is missing or empty")
-        BaseFile(path, 1, size_limit=self._options.size_limit, creates=True).close()
+            if not path.exists() or path.stat().st_size == 0:
+                raise CorruptStore(path, 0, "the base tier is missing or empty")
+        elif not path.exists():
+            temporary = temporary_name(path)
+            BaseFile(temporary, 1, size_limit=self._options.size_limit, creates=True).close()
+            self._files.remove(temporary.with_name(temporary.name + "-lock"))
+            self._files.name_whole(temporary, path)
 
     def _map_control(self, *, is_first: bool) -> Mapped:
         if is_first:
@@ -273,6 +275,8 @@ class LocalEngine:
         self._must_write()
         self._segments.refresh()
         with self._segments.turn():
+            # The change is durable at once: what was written before it must not be lost after it.
+            self._segments.sync()
             with self._base.write() as txn:
                 yield txn
             self._control.families += 1
@@ -321,9 +325,7 @@ class LocalEngine:
                 path = self._layout.base_file(generation)
                 temporary = temporary_name(path)
                 former.copy(temporary)
-                self._files.sync_path(temporary)
-                os.rename(temporary, path)
-                self._files.sync_directory(path.parent)
+                self._files.name_whole(temporary, path)
                 txn.set_number(SUPERSEDED_BY, generation)
             self._base.supersede(former, generation)
             self._segments.refresh()

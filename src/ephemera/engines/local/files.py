@@ -38,8 +38,7 @@ class Mapped:
     ) -> None:
         self.path = path
         self.fd = fd
-        with full_disk_is_store_full(path):
-            reserve(fd, size)
+        reserve(fd, size)
         self.memory = mmap.mmap(fd, size)
 
     def __del__(self) -> None:
@@ -54,26 +53,27 @@ class Files:
     def create_mapped(self, path: Path, size: int, fill: Callable[[mmap.mmap], object]) -> Mapped:
         """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
 
-        Raises StoreFull when there is no room; then nothing is left behind.
+        Raises StoreFull when there is no room. If it has its name afterwards, only that is not sure
+        to be on the disk; else nothing is left behind.
         """
         temporary = temporary_name(path)
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            mapped = Mapped(path, fd, size, allocate)
-            fill(mapped.memory)
-            self.sync(mapped)
-            os.rename(temporary, path)
-        except BaseException as error:
-            temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise StoreFailed(f"{path} could not be made: {error}") from error
-            raise
-        self.sync_directory(path.parent)
+        with system_errors(path):
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                mapped = Mapped(path, fd, size, allocate)
+                fill(mapped.memory)
+                self.sync(mapped)
+                os.rename(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            self.sync_directory(path.parent)
         return mapped
 
     def map_existing(self, path: Path) -> Mapped:
         """Map a file as it is. Raises FileNotFoundError when there is none."""
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with system_errors(path):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         size = os.fstat(fd).st_size
         if size == 0:
             os.close(fd)
@@ -81,7 +81,10 @@ class Files:
         return Mapped(path, fd, size)
 
     def sync(self, mapped: Mapped) -> None:
-        """Return once all that was written to the memory is on the disk."""
+        """Return once all that was written to the memory is on the disk.
+
+        Raises OSError when that failed: what it means for the store, the caller knows.
+        """
         if _IS_DARWIN:
             mapped.memory.flush()
             fcntl.fcntl(mapped.fd, _F_FULLFSYNC)
@@ -94,27 +97,34 @@ class Files:
 
     def sync_path(self, path: Path) -> None:
         """Make a file or directory that is not mapped durable."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with system_errors(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create a file, durable when this returns."""
         temporary = temporary_name(path)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            with full_disk_is_store_full(path):
+        with system_errors(path):
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
                 _write_all(fd, data, 0)
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, path)
-        self.sync_directory(path.parent)
+            finally:
+                os.close(fd)
+        self.name_whole(temporary, path)
+
+    def name_whole(self, temporary: Path, path: Path) -> None:
+        """Give a file that was filled under a temporary name its own, durable when this returns."""
+        with system_errors(path):
+            self.sync_path(temporary)
+            os.rename(temporary, path)
+            self.sync_directory(path.parent)
 
     def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        with system_errors(path):
+            path.unlink(missing_ok=True)
 
 
 class FileLock:
@@ -122,7 +132,8 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with system_errors(path):
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def take(self, *, is_shared: bool = False) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
@@ -151,9 +162,10 @@ class FileLock:
 
     def write_owner(self, pid: int | None) -> None:
         """Leave the holder's pid for those who are refused."""
-        os.ftruncate(self.fd, 0)
-        if pid is not None:
-            os.pwrite(self.fd, str(pid).encode(), 0)
+        with system_errors(self.path):
+            os.ftruncate(self.fd, 0)
+            if pid is not None:
+                os.pwrite(self.fd, str(pid).encode(), 0)
 
     def read_owner(self) -> str:
         return os.pread(self.fd, 20, 0).decode(errors="replace") or "unknown"
@@ -165,16 +177,21 @@ def temporary_name(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def full_disk_is_store_full(path: object) -> Iterator[None]:
-    """Turn the system's word for a full disk into ours."""
+def system_errors(path: object) -> Iterator[None]:
+    """The system's errors in our words: StoreFull when there is no room, else StoreFailed.
+
+    Those that mean what they say (no such file, no permission, …) have a class of their own, and pass.
+    """
     try:
         yield
     except OSError as error:
+        if type(error) is not OSError:
+            raise
         if error.errno in _NO_ROOM:
             raise StoreFull(
                 f"no room for {path}: {error.strerror}. Free some space; then writes go on"
             ) from error
-        raise
+        raise StoreFailed(f"{path}: {error}") from error
 
 
 def allocate(fd: int, size: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ephemera.core.errors import CorruptStore, InvalidArgument
-from ephemera.engines.local.files import TEMPORARY_SUFFIX, Files
+from ephemera.engines.local.files import TEMPORARY_SUFFIX, Files, system_errors
 
 FORMAT_LINE = b"ephemera store, format 1\n"
 SEGMENT_SUFFIX = ".seg"
@@ -59,8 +59,12 @@ class Layout:
         line = self.format.read_bytes()
         if line != FORMAT_LINE:
             raise CorruptStore(self.format, 0, f"holds {line[:40]!r}, not {FORMAT_LINE!r}")
-        for directory in (self.locks, self.segments, self.base):
-            directory.mkdir(exist_ok=True)
+        missing = [path for path in (self.locks, self.segments, self.base) if not path.exists()]
+        for directory in missing:
+            with system_errors(directory):
+                directory.mkdir(exist_ok=True)
+        if missing:
+            files.sync_directory(self.root)
 
     def remove_temporaries(self) -> None:
         """Clear away what a death in the middle of a creation left."""

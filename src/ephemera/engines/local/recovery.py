@@ -29,6 +29,7 @@ class Recovered:
 
 def recover(layout: Layout, files: Files, base: BaseFile, *, hash_seed: int) -> Recovered:
     """Bring the segments in order. Raises CorruptStore for damage that no crash explains."""
+    base.check_meta()
     applied = base.number(APPLIED)
     latest_ms = base.number(HIGH_WATER)
     segments = _open_segments(layout, files, applied, hash_seed)
@@ -70,6 +71,7 @@ def _lose(segments: list[Segment], cut: Segment, end: int, files: Files, layout:
     later = [segment for segment in segments if segment.number > cut.number]
     if any(segment.read_stamp()[0] for segment in later):
         raise CorruptStore(cut.path, end, "damaged, though what follows it was synced")
+    # One by one, the newest first, so that no crash in between leaves a gap.
     for segment in reversed(later):
         files.remove(layout.segment(segment.number))
-    files.sync_directory(layout.segments)
+        files.sync_directory(layout.segments)

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from ephemera.core.errors import CorruptStore, StoreClosed, StoreFailed
+from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
 from ephemera.engines.local._stack import SegmentStack
@@ -80,6 +80,8 @@ class Segments(SegmentStack):
 
     def _refresh_to(self, epoch: int) -> None:
         applied, newest, active = self.control.applied, self.control.newest, self.control.active
+        if applied > newest:
+            raise CorruptStore(self._layout.control, None, "the numbers of segments are damaged")
         try:
             mapped = {n: self._map(n) for n in range(newest, applied, -1)}
         except FileNotFoundError as error:
@@ -93,7 +95,7 @@ class Segments(SegmentStack):
         self._base.renew()
         self.reader = self._base.file.reader
         self.on_refresh()
-        self.show([segment for segment, _ in mapped.values()], epoch, bool(active))
+        self.show([segment for segment, _ in mapped.values()], epoch, bool(active and mapped))
 
     def is_at(self, epoch: int) -> bool:
         """Whether nothing changed since `epoch`."""
@@ -124,17 +126,24 @@ class Segments(SegmentStack):
         """Make a segment that takes writes and has room for `size` bytes of records."""
         number = self.control.newest + 1
         previous_head = self.segments[0].position if self.segments else 0
-        mapped = self._files.create_mapped(
-            self._layout.segment(number),
-            segment_bytes_for(size, self._segment_bytes),
-            lambda memory: format_segment(
-                memory,
-                number=number,
-                previous_head=previous_head,
-                salt=int.from_bytes(os.urandom(8), "little"),
-                created_ms=self.now_ms(),
-            ),
-        )
+        path = self._layout.segment(number)
+        try:
+            mapped = self._files.create_mapped(
+                path,
+                segment_bytes_for(size, self._segment_bytes),
+                lambda memory: format_segment(
+                    memory,
+                    number=number,
+                    previous_head=previous_head,
+                    salt=int.from_bytes(os.urandom(8), "little"),
+                    created_ms=self.now_ms(),
+                ),
+            )
+        except EphemeraError:
+            if path.exists():
+                # It says where the one before it ended: nothing may be written there any more.
+                self.control.fail()
+            raise
         segment = Segment(mapped.memory, str(mapped.path), hash_seed=self.control.hash_seed)
         self._mapped = {number: (segment, mapped), **self._mapped}
         self.control.newest = number
@@ -173,9 +182,12 @@ class Segments(SegmentStack):
     # -- the base tier has taken them over
 
     def waiting(self) -> list[Segment]:
-        """The frozen segments, oldest first."""
+        """The frozen segments, oldest first, and on the disk: a checkpoint commits them in batches, and
+        a power loss between two of those must find the rest here."""
         self.refresh()
         frozen = self.segments[1:] if self.control.active else self.segments
+        if frozen:
+            self.acknowledge(frozen[0].number, frozen[0].position)
         return frozen[::-1]
 
     def retire(self, number: int) -> None:
