@@ -6,7 +6,7 @@ of the last sync of each file, and all that a page held in between. A name is su
 directory was synced. `deaths` and `power_losses` turn a moment into the directories that may be found
 afterwards; pages are lost, kept, kept in an older form, or torn between sectors, one by one and together.
 
-The system calls that Python makes are met in `os`. LMDB makes its own and syncs every commit by itself: from the
+Syncs of mapped files are met at the engine's seam, `Files`, and what else Python asks of the system in `os`. LMDB makes its own and syncs every commit by itself: from the
 first sync on, what a base file holds between two lines of Python is what the disk holds.
 """
 
@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 from unittest import mock
 
+from ephemera.engines.local.files import Files, Mapped
 from tests.crash.death_points import ENGINE
 
 _open = os.open
@@ -43,6 +44,19 @@ class Content:
     now: bytes
     synced: bytes | None
     between: tuple[bytes, ...]
+
+    def with_synced(self, start: int, end: int | None) -> Content:
+        """After a sync of these bytes, which takes the pages that they lie in."""
+        first = start // PAGE * PAGE
+        last = len(self.now) if end is None else -(-end // PAGE) * PAGE
+        if first == 0 and last >= len(self.now):
+            return Content(self.now, self.now, ())
+
+        def with_pages(old: bytes) -> bytes:
+            return old[:first] + self.now[first:last] + old[last:]
+
+        assert self.synced is not None, "a part was synced of what had never been as a whole"
+        return Content(self.now, with_pages(self.synced), tuple(map(with_pages, self.between)))
 
 
 class Progress(NamedTuple):
@@ -148,24 +162,23 @@ class Disk:
             return Content(now, known.synced, ())
         return Content(now, known.synced, (*known.between, known.now))
 
-    def _before(self, call: str, _: str) -> None:
-        if call in ("fsync", "fdatasync"):
+    def _before(self, call: Call) -> None:
+        if call.is_sync:
             self.syncs += 1
             self.look()
             self.keep()
 
-    def _after(self, call: str, path: str) -> None:
+    def _after(self, call: Call) -> None:
         self.look()
-        if call not in ("fsync", "fdatasync"):
+        if not call.is_sync:
             return
-        name = os.path.relpath(path, self.root)
-        if os.path.isdir(path):
+        name = os.path.relpath(call.path, self.root)
+        if os.path.isdir(call.path):
             elsewhere = _names_in(self._synced_names, name, is_there=False)
             self._synced_names = elsewhere | _names_in(self._names, name, is_there=True)
         elif name in self._names:
             file = self._names[name]
-            now = self._contents[file].now
-            self._contents[file] = Content(now, now, ())
+            self._contents[file] = self._contents[file].with_synced(call.start, call.end)
         self.keep()
 
     def keep(self) -> None:
@@ -191,31 +204,57 @@ def _names_in(names: Mapping[str, int], directory: str, *, is_there: bool) -> di
 
 # --- system calls ---------------------------------------------------------------------------------
 
-BY_FD = ("fsync", "fdatasync", "posix_fallocate", "ftruncate", "pwrite")
+BY_FD = ("fsync", "posix_fallocate", "ftruncate", "pwrite")
 BY_PATH = ("open", "rename", "unlink", "mkdir")
+SYNC = "sync"
+"""Of a mapped file, or of a part of it."""
 
-Hook = Callable[[str, str], None]
+
+class Call(NamedTuple):
+    """Something that is asked of the system; of a sync also which bytes it is for."""
+
+    name: str
+    path: str
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def is_sync(self) -> bool:
+        return self.name in (SYNC, "fsync")
+
+
+Hook = Callable[[Call], None]
 
 
 @contextmanager
 def met_calls(root: Path, before: Hook, after: Hook) -> Iterator[None]:
     """Tell the hooks of every call of these that Python makes on a file of the store."""
 
-    def met(call: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def tell(call: Call, act: Callable[[], Any]) -> Any:  # Any: what the call returns
+        if not (call.path == str(root) or call.path.startswith(f"{root}/")):
+            return act()
+        before(call)
+        result = act()
+        after(call)
+        return result
+
+    def met(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def meet(target: Any, *args: Any, **options: Any) -> Any:  # Any: as the call has them
-            path = _path_of(target) if call in BY_FD else os.fspath(target)
-            if not (path == str(root) or path.startswith(f"{root}/")):
-                return real(target, *args, **options)
-            before(call, path)
-            result = real(target, *args, **options)
-            after(call, path)
-            return result
+            path = _path_of(target) if name in BY_FD else os.fspath(target)
+            return tell(Call(name, path), lambda: real(target, *args, **options))
 
         return meet
+
+    sync = Files.sync
+
+    def meet_sync(files: Files, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
+        call = Call(SYNC, _path_of(mapped.fd), start, end)
+        tell(call, lambda: sync(files, mapped, start, end))
 
     with ExitStack() as patches:
         for call in (*BY_FD, *BY_PATH):
             patches.enter_context(mock.patch.object(os, call, met(call, getattr(os, call))))
+        patches.enter_context(mock.patch.object(Files, "sync", meet_sync))
         yield
 
 
@@ -231,20 +270,18 @@ class Failing:
         self.failed: str | None = None
         self._fatal = fatal
 
-    def before(self, call: str, path: str) -> None:
+    def before(self, call: Call) -> None:
         self.count += 1
         if self.count == self._fatal:
-            self.failed = f"{call} of {os.path.basename(path)}"
-            raise OSError(FAILURES[call], os.strerror(FAILURES[call]), path)
+            self.failed = call.name
+            error = errno.ENOSPC if call.name in TAKES_ROOM else errno.EIO
+            raise OSError(error, os.strerror(error), call.path)
 
-    def after(self, call: str, path: str) -> None:
+    def after(self, call: Call) -> None:
         """A call that did not fail."""
 
 
-FAILURES = {
-    **dict.fromkeys((*BY_FD, *BY_PATH), errno.EIO),
-    **dict.fromkeys(("posix_fallocate", "open", "mkdir", "pwrite"), errno.ENOSPC),
-}
+TAKES_ROOM = ("posix_fallocate", "open", "mkdir", "pwrite")
 
 
 # --- what is found afterwards ---------------------------------------------------------------------

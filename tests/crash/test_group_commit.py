@@ -34,10 +34,10 @@ class GatedFiles(Files):
         self.is_syncing.clear()
         self.gate.clear()
 
-    def sync(self, mapped: Mapped) -> None:
+    def sync(self, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
         self.is_syncing.set()
         assert self.gate.wait(30)
-        super().sync(mapped)
+        super().sync(mapped, start, end)
 
 
 @contextmanager

@@ -148,6 +148,13 @@ class Deadlines:
     def has_due(self, now_ms: int) -> bool:
         return bool(self.heap) and is_dead(self.heap[0][0], now_ms)
 
+    @property
+    def next_ms(self) -> int:
+        """The earliest deadline, NEVER_MS when there is none."""
+        while self.heap and not self.is_current(self.heap[0]):
+            heapq.heappop(self.heap)
+        return self.heap[0][0] if self.heap else NEVER_MS
+
     def take_due(self, now_ms: int) -> tuple[int, MemoryFamily, bytes] | None:
         """The deadline, family and key of the row that died first, off the heap."""
         while self.has_due(now_ms):
@@ -528,6 +535,7 @@ class MemoryEngine:
                 "engine": self.name,
                 "families": len(self._families),
                 "keys": sum(len(family.rows) for family in self._families.values()),
+                "next_deadline_ms": self._deadlines.next_ms,
                 "deadline_entries": self._deadlines.mortal_count,
                 "stale_deadline_entries": len(heap) - self._deadlines.mortal_count,
                 "expired": self._expired_count,

@@ -109,9 +109,9 @@ class CountingFiles(Files):
 
     changes = 0
 
-    def sync(self, mapped: Mapped) -> None:
+    def sync(self, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
         self.changes += 1
-        super().sync(mapped)
+        super().sync(mapped, start, end)
 
     def sync_path(self, path: Path) -> None:
         self.changes += 1

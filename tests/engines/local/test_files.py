@@ -34,10 +34,10 @@ class FailingFiles(Files):
         self.is_failing = False
         self.fails_directory: str | None = None
 
-    def sync(self, mapped: Mapped) -> None:
+    def sync(self, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
         if self.is_failing:
             raise OSError(errno.EIO, "Input/output error")
-        super().sync(mapped)
+        super().sync(mapped, start, end)
 
     def sync_directory(self, path: Path) -> None:
         if path.name == self.fails_directory:
@@ -144,8 +144,8 @@ def test_a_durable_write_is_synced_before_it_returns_and_others_are_not(
     synced: list[bytes] = []
 
     class Spy(Files):
-        def sync(self, mapped: Mapped) -> None:
-            super().sync(mapped)
+        def sync(self, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
+            super().sync(mapped, start, end)
             synced.append(bytes(mapped.memory))
 
     store = open_store(files=Spy(), durability="none")

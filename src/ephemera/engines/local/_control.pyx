@@ -10,7 +10,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strerror
 
 from ephemera.core._clock cimport monotonic_after, timespec, wall_after
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreFailed
@@ -23,7 +23,8 @@ cdef extern from "<errno.h>" nogil:
 
 cdef extern from "_shared.h" nogil:
     bint eph_word_wait(uint32_t *word, uint32_t seen, long us)
-    void eph_word_wake(uint32_t *word)
+    void eph_word_wake_one(uint32_t *word)
+    int eph_sync_range(char *start, size_t begin, size_t end)
     uint32_t add32 "eph_add32"(uint32_t *at, int v)
     int eph_lock_wait(eph_lock *lock, const timespec *monotonic_until, const timespec *wall_until)
 
@@ -221,11 +222,13 @@ cdef class Control:
         cdef double waited = 0
         cdef int found
         if add32(&self.page.sync_arrivals, 1) == eph_load32(&self.page.sync_group_full):
-            eph_word_wake(&self.page.sync_arrivals)
+            eph_word_wake_one(&self.page.sync_arrivals)
         while True:
             with nogil:
                 found = self._join_sync(wanted)
             if found == COVERED:
+                # One wakes the next, when it has the GIL: all at once would only wait for that.
+                eph_word_wake_one(&self.page.sync_turn)
                 return
             if found == LEADS:
                 self._lead_sync(wanted, sync)
@@ -246,10 +249,10 @@ cdef class Control:
 
     cdef int _join_sync(self, uint64_t wanted) noexcept nogil:
         """Wait for the sync under way, or lead the next one with the syncer's lock; not for long."""
-        cdef uint32_t seen
+        cdef uint32_t turn = eph_load32(&self.page.sync_turn), seen
         cdef int rc
         while True:
-            seen = eph_load32(&self.page.sync_turn)
+            seen = turn
             if eph_load64(&self.page.synced) >= wanted:
                 return COVERED
             if eph_load64(&self.page.failed):
@@ -261,6 +264,10 @@ cdef class Control:
                 return rc
             if eph_word_wait(&self.page.sync_turn, seen, WAIT_SLICE_MS * 1000):
                 return WAITED
+            turn = eph_load32(&self.page.sync_turn)
+            if turn != seen and eph_load64(&self.page.synced) < wanted:
+                # This one has still to wait, or to lead; another may be done.
+                eph_word_wake_one(&self.page.sync_turn)
 
     cdef _lead_sync(self, uint64_t wanted, sync):
         try:
@@ -271,7 +278,7 @@ cdef class Control:
         finally:
             self.syncer.release()
             add32(&self.page.sync_turn, 1)
-            eph_word_wake(&self.page.sync_turn)
+            eph_word_wake_one(&self.page.sync_turn)
 
     cdef void _gather(self) noexcept nogil:
         """Wait for as many as came for the last sync, if it is not for long."""
@@ -318,6 +325,20 @@ cdef class Control:
 
     def fail(self) -> None:
         eph_store64(&self.page.failed, 1)
+
+
+def sync_range(memory, size_t start, size_t end) -> None:
+    """Return once these bytes of a mapped file are on the disk. Raises OSError."""
+    cdef Py_buffer buffer
+    cdef int rc
+    PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    try:
+        with nogil:
+            rc = eph_sync_range(<char *> buffer.buf, start, end)
+    finally:
+        PyBuffer_Release(&buffer)
+    if rc:
+        raise OSError(rc, strerror(rc).decode())
 
 
 cdef Lock _lock(control, name, eph_lock_page *page, int fd):

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,22 +27,28 @@ static inline void eph_store32(uint32_t *at, uint32_t v) { __atomic_store_n(at, 
 
 /* Wait while a shared word is `seen`, until somebody wakes it; whether that took longer than so many microseconds. */
 #if defined(__linux__)
-#include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 static int eph_word_wait(uint32_t *word, uint32_t seen, long us) {
     struct timespec pause = {us / 1000000, us % 1000000 * 1000};
     return syscall(SYS_futex, word, FUTEX_WAIT, seen, &pause, NULL, 0) && errno == ETIMEDOUT;
 }
-static void eph_word_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+static void eph_word_wake_one(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0); }
 #else
 static int eph_word_wait(uint32_t *word, uint32_t seen, long us) {
     struct timespec pause = {0, 100000};
     for (; us > 0 && eph_load32(word) == seen; us -= 100) nanosleep(&pause, NULL);
     return us <= 0;
 }
-static void eph_word_wake(uint32_t *word) { (void)word; }
+static void eph_word_wake_one(uint32_t *word) { (void)word; }
 #endif
+
+/* Return 0 once these bytes of a mapping, and so of its file, are on the disk; else an errno. */
+static int eph_sync_range(char *start, size_t from, size_t to) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    from -= from % page;
+    return msync(start + from, to - from, MS_SYNC) ? errno : 0;
+}
 
 #if defined(__APPLE__) && !defined(EPHEMERA_FILE_LOCK)
 #define EPHEMERA_FILE_LOCK 1

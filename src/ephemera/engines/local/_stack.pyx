@@ -178,6 +178,10 @@ cdef class SegmentStack:
             self.refresh()
         return 0
 
+    def look(self) -> None:
+        """Follow what others did, if they did anything."""
+        self._look()
+
     # -- reads: no lock, no system call
 
     def get(self, FamilyRef family not None, bytes key not None, int64_t now_ms, /):

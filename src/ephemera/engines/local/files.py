@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
+from ephemera.engines.local._control import sync_range
 
 TEMPORARY_SUFFIX = ".new"
 _IS_DARWIN = sys.platform == "darwin"
@@ -80,16 +81,14 @@ class Files:
             raise CorruptStore(path, 0, "the file is empty")
         return Mapped(path, fd, size)
 
-    def sync(self, mapped: Mapped) -> None:
-        """Return once all that was written to the memory is on the disk.
+    def sync(self, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
+        """Return once what was written to these bytes of the memory is on the disk.
 
         Raises OSError when that failed: what it means for the store, the caller knows.
         """
+        sync_range(mapped.memory, start, len(mapped.memory) if end is None else end)
         if _IS_DARWIN:
-            mapped.memory.flush()
             fcntl.fcntl(mapped.fd, _F_FULLFSYNC)
-        else:
-            os.fdatasync(mapped.fd)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""

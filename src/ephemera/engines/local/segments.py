@@ -213,7 +213,7 @@ class Segments(SegmentStack):
             self.acknowledge(self.segments[0].number, self.segments[0].position)
 
     def _sync_all(self) -> None:
-        self.refresh()
+        self.look()
         done_number, done_position = self.control.synced
         now_ms = self.now_ms()
         # Oldest first: what is synced of a segment implies that all before it is.
@@ -225,7 +225,9 @@ class Segments(SegmentStack):
             ):
                 continue
             try:
-                self._files.sync(mapped)
+                # Not the slots before the records: nobody trusts them after a crash.
+                done = done_position if segment.number == done_number else 0
+                self._files.sync(mapped, done, position)
             except OSError as error:
                 # The kernel may have dropped the pages: a second try would lie.
                 self.control.fail()
