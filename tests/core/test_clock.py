@@ -33,6 +33,18 @@ class Machine:
     def steady_clock(self) -> SteadyClock:
         return SteadyClock(read_wall=lambda: self.wall, read_boot=lambda: self.boot)
 
+    def stalling_clock(self, ms: int) -> SteadyClock:
+        """A clock whose process is put aside for so long after each of its readings."""
+
+        def stall(now: int) -> int:
+            self.run(ms)
+            return now
+
+        return SteadyClock(
+            read_wall=lambda: stall(self.wall),
+            read_boot=lambda: stall(self.boot),
+        )
+
     def run(self, ms: int) -> None:
         self.boot += ms
         if not self.is_wall_frozen:
@@ -50,6 +62,14 @@ def machine() -> Machine:
 @pytest.fixture
 def clock(machine: Machine) -> SteadyClock:
     return machine.steady_clock()
+
+
+def test_a_pause_between_its_readings_never_puts_a_clock_ahead(machine: Machine) -> None:
+    clock = machine.stalling_clock(3_000)
+    for _ in range(10):
+        assert clock.now_ms() <= machine.wall
+    clock.resync()
+    assert clock.now_ms() <= machine.wall
 
 
 def test_an_undisturbed_clock_tells_wall_time(machine: Machine, clock: SteadyClock) -> None:

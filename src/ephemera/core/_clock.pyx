@@ -80,23 +80,22 @@ cdef class SteadyClock:
         self.read_wall = read_wall
         self.read_boot = read_boot
         self.offset = &self.own_offset
-        self.own_offset = self._wall() - self._boot()
+        cdef int64_t wall = self._wall()
+        self.own_offset = wall - self._boot()
 
-    cdef int64_t _wall(self) except? -1:
+    cdef inline int64_t _wall(self) except? -1:
         return _read_ms(CLOCK_REALTIME) if self.read_wall is None else self.read_wall()
 
-    cdef int64_t _boot(self) except? -1:
+    cdef inline int64_t _boot(self) except? -1:
         return _read_ms(EPHEMERA_BOOT_CLOCK) if self.read_boot is None else self.read_boot()
 
     cpdef int64_t now_ms(self) except? -1:
         """The instant of this operation in UTC milliseconds."""
-        cdef int64_t boot, seen, offset
-        if self.read_wall is None:
-            boot = _read_ms(EPHEMERA_BOOT_CLOCK)
-            seen = _read_ms(CLOCK_REALTIME) - boot
-        else:
-            boot = self._boot()
-            seen = self._wall() - boot
+        # The wall clock first: a pause between the two readings makes the difference too small, and
+        # that is not believed. The other way round it would be too large, for good.
+        cdef int64_t wall = self._wall()
+        cdef int64_t boot = self._boot()
+        cdef int64_t seen = wall - boot, offset
         offset = eph_load(self.offset)
         if seen > offset:
             return boot + self._believe(seen, offset)
@@ -115,7 +114,8 @@ cdef class SteadyClock:
 
     def resync(self) -> None:
         """Believe the wall clock, however far ahead it is. Never steps back."""
-        cdef int64_t seen = self._wall() - self._boot()
+        cdef int64_t seen = self._wall()
+        seen -= self._boot()
         cdef int64_t offset = eph_load(self.offset)
         while seen > offset and not eph_swap(self.offset, offset, seen):
             offset = eph_load(self.offset)
