@@ -1,7 +1,7 @@
 # Every target installs what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo check test soak soak-tests soak-sanitized bench clean
+.PHONY: help install demo serve check test soak soak-tests soak-sanitized bench bench-server clean
 
 VENV := .venv
 SANITIZED := .venv-sanitize
@@ -18,12 +18,15 @@ REINSTALL = $(filter $(PACKAGING),$?)
 PIP_INSTALL := -m pip --disable-pip-version-check -qq install
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## Put the package, editable, and every extra into .venv
 
 demo: install ## Walk through the store in a few seconds
 	@$(BIN)/python examples/demo.py
+
+serve: install ## Serve data/demo.eph to Redis clients; ARGS="…" go to ephemera serve
+	@$(BIN)/ephemera serve data/demo.eph $(ARGS)
 
 check: install ## Lint, format, types and house rules
 	$(BIN)/ruff check .
@@ -32,11 +35,13 @@ check: install ## Lint, format, types and house rules
 	$(BIN)/python -m pytest -q tests/house
 
 test: check ## Everything that must pass before a commit
+	@.ci/system
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --ignore tests/house $(ARGS)
 
 soak: soak-tests soak-sanitized ## The long tests, and the compiled modules under sanitizers
 
 soak-tests: install
+	@.ci/system
 	$(BIN)/python -m pytest -m soak --timeout 0 --hypothesis-profile soak $(ARGS)
 
 soak-sanitized: $(SANITIZED)/.installed
@@ -46,6 +51,10 @@ soak-sanitized: $(SANITIZED)/.installed
 
 bench: install ## Measure; ARGS="…" go to python -m bench
 	$(BIN)/python -m bench $(ARGS)
+
+bench-server: install ## Measure the server beside Redis; ARGS="…" go to python -m bench.server
+	@.ci/system
+	@$(BIN)/python -m bench.server $(ARGS)
 
 clean: ## Remove everything that was made
 	rm -rf $(VENV) $(SANITIZED) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

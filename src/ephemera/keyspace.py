@@ -6,6 +6,7 @@ or the view of a snapshot. What it hands down was checked; what it gets back is 
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -527,6 +528,22 @@ class Keyspace:
         1
         """
         return self._access.count(self._ref, self._now_ms())
+
+    def next_deadlines(self, limit: int) -> list[tuple[bytes, datetime]]:
+        """The keys that die next, at most `limit` of them, with their deadlines; the earliest first.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://", clock=ephemera.ManualClock(0))
+        >>> store.put("later", "1", ttl=60)
+        >>> store.put("sooner", "2", ttl=30)
+        >>> store.put("never", "3")
+        >>> [(key, deadline.isoformat()) for key, deadline in store.next_deadlines(1)]
+        [(b'sooner', '1970-01-01T00:00:30+00:00')]
+        """
+        count_at_least(limit, 0, name="limit")
+        rows = self._access.scan(self._ref, Range(), self._now_ms())
+        mortal = ((row.deadline_ms, key) for key, row in rows if row.deadline_ms != NEVER_MS)
+        return [(key, to_datetime(instant)) for instant, key in heapq.nsmallest(limit, mortal)]
 
     def clear(self) -> None:
         """Take every key away.

@@ -15,6 +15,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "get_many": lambda store: store.get_many([b"a"]),
     "scan": lambda store: list(store.scan()),
     "count": lambda store: store.count(),
+    "next_deadlines": lambda store: store.next_deadlines(1),
     "contains": lambda store: b"a" in store,
     "getitem": lambda store: store[b"a"],
     "iteration": lambda store: list(store),

@@ -50,6 +50,7 @@ STORE_METHODS = [
     "get",
     "get_many",
     "incr",
+    "next_deadlines",
     "on_expire",
     "persist",
     "pop",

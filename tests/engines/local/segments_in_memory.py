@@ -49,7 +49,7 @@ class MemoryStack(SegmentStack):
             is_read_only=False,
             syncs_each=False,
         )
-        self.reader = RowReader(NothingBelow)
+        self.reader = RowReader(NothingBelow, lambda error: None)
         self.size = size
         self.allocate = allocate
         self.all: list[Segment] = []

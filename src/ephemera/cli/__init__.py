@@ -1,0 +1,1 @@
+"""The command line: `ephemera`, one module for each command."""

@@ -1,0 +1,129 @@
+"""`ephemera serve`: a store over the Redis protocol."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ephemera import EphemeraError, __version__
+from ephemera.core.options import Durability
+from ephemera.server.listener import Endpoint, Listener, run
+from ephemera.server.server import Server, open_store
+from ephemera.server.settings import Settings
+
+PORT = 6379
+PORTS_TRIED = 100
+
+
+def serve(
+    store: Annotated[str, typer.Argument(help="A path, made if it is not there, or memory://.")],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(help="The port; not given, 6379 or the next that is free.")
+    ] = None,
+    unixsocket: Annotated[str | None, typer.Option(help="A Unix socket as well.")] = None,
+    requirepass: Annotated[
+        str, typer.Option(envvar="EPHEMERA_PASSWORD", help="The password clients must give.")
+    ] = "",
+    durability: Annotated[
+        Durability, typer.Option(help="When a write counts as kept: commit, interval or none.")
+    ] = "interval",
+    tls_cert: Annotated[Path | None, typer.Option(help="A certificate: serve TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
+    maxclients: Annotated[int, typer.Option(help="How many clients at once.")] = 10_000,
+    timeout: Annotated[int, typer.Option(help="Close clients idle for so many seconds.")] = 0,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting of CONFIG, as often as wanted: --set hz=10."),
+    ] = None,
+    rename_command: Annotated[
+        list[str] | None,
+        typer.Option(help="A command under another name, or with none not at all: FLUSHALL=."),
+    ] = None,
+) -> None:
+    """Serve a store to every Redis client, until SIGTERM or Ctrl-C."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    settings = Settings(
+        durability=durability,
+        requirepass=requirepass.encode(),
+        maxclients=maxclients,
+        timeout=timeout,
+        renamed=dict(map(_pair, rename_command or ())),
+    )
+    try:
+        settings.change(map(_pair, config or ()), is_start=True)
+        run(
+            _serve(
+                store,
+                settings,
+                Endpoint(
+                    host=host, port=PORT if port is None else port, tls=_tls(tls_cert, tls_key)
+                ),
+                unixsocket,
+                is_any_port=port is None,
+            )
+        )
+    except (EphemeraError, OSError) as error:
+        Console(stderr=True).print(f"ephemera: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+async def _serve(
+    url: str, settings: Settings, endpoint: Endpoint, unix_path: str | None, *, is_any_port: bool
+) -> None:
+    _make_parent(url)
+    with open_store(url, durability=settings.durability) as store:
+        listener = Listener(Server(store, settings))
+        endpoint = await _listen(listener, endpoint, tries=PORTS_TRIED if is_any_port else 1)
+        places = [endpoint]
+        if unix_path is not None:
+            places.append(await listener.listen(Endpoint(unix_path=unix_path)))
+        _say(url, places)
+        await listener.serve()
+
+
+async def _listen(listener: Listener, endpoint: Endpoint, *, tries: int) -> Endpoint:
+    """The first port that is free, from the one asked for up."""
+    for port in range(endpoint.port, endpoint.port + tries):
+        try:
+            return await listener.listen(Endpoint(host=endpoint.host, port=port, tls=endpoint.tls))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == endpoint.port + tries - 1:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _pair(argument: str) -> tuple[str, str]:
+    name, _, value = argument.partition("=")
+    return name, value
+
+
+def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def _make_parent(url: str) -> None:
+    if "://" not in url:
+        Path(url).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _say(url: str, places: list[Endpoint]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"ephemera {__version__} serves {url} at {', '.join(map(str, places))}", markup=False
+    )
+    first = places[0]
+    tls = " --tls --insecure" if first.tls else ""
+    console.print(
+        f"try: redis-cli -h {first.host} -p {first.port}{tls} set code 492817 ex 60", markup=False
+    )

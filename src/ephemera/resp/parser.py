@@ -1,0 +1,275 @@
+"""Requests from bytes, fed in pieces of any size.
+
+Two ways lead to the same requests. Where nothing is left over from before, the whole buffer is cut
+at its line ends in one go, and each request is checked piece by piece (`_cut`). Whatever does not
+fit that (a request that goes on in the next buffer, an argument with a line break in it, an inline
+command, an error) is read byte-exactly as Redis reads it (`_read`). Both look at each byte a fixed
+number of times, however the bytes arrive.
+
+A request is a list of arguments. After a protocol error nothing more is read: `error` says why, and
+the requests before it still count.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+Request = list[bytes]
+
+LINE_BYTES_MAX = 64 * 1024
+"""The longest inline command, and the longest line that announces a length."""
+UNTRUSTED_ARGUMENTS_MAX = 10
+UNTRUSTED_BULK_BYTES_MAX = 16 * 1024
+ARGUMENTS_MAX = 2**31 - 1
+NUMBER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+SHORT = 1024
+COUNTS = {b"*%d" % count: count for count in range(1, SHORT)}
+LENGTHS = [b"$%d" % length for length in range(SHORT)]
+
+
+@dataclass(slots=True)
+class Limits:
+    """What a client may ask of the parser; `is_trusted` once it need not give a password (any more).
+
+    `bulk_bytes_max` is no less than SHORT: whole buffers are not measured against it.
+    """
+
+    bulk_bytes_max: int = 512 * 1024 * 1024
+    buffer_bytes_max: int = 1024 * 1024 * 1024
+    is_trusted: bool = True
+
+
+class Parser:
+    """One client's unread bytes and unfinished request.
+
+    >>> parser = Parser(Limits())
+    >>> parser.feed(b"*2\\r\\n$3\\r\\nGET\\r\\n$4\\r\\nna")
+    []
+    >>> parser.feed(b"me\\r\\nPING\\r\\n")
+    [[b'GET', b'name'], [b'PING']]
+    """
+
+    __slots__ = ("_at", "_awaited", "_buffer", "_held", "_length", "_request", "_searched",
+                 "error", "is_over", "limits")  # fmt: skip
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.error: bytes | None = None
+        self.is_over = False  # the query buffer's limit, which Redis answers without a word
+        self._buffer = bytearray()
+        self._at = 0  # the first byte of the buffer that was not read
+        self._searched = 0  # no line ends between `_at` and here
+        self._request: Request = []  # the arguments so far of an unfinished request
+        self._awaited = 0  # how many more it has
+        self._length = -1  # the length of the next one, once announced
+        self._held = 0  # the bytes of those so far
+
+    @property
+    def unread(self) -> int:
+        """How many bytes wait for the rest of their request."""
+        return len(self._buffer) + self._held
+
+    def feed(self, data: bytes) -> list[Request]:
+        """The requests that these bytes complete."""
+        requests: list[Request] = []
+        if self.error is not None or self.is_over:
+            return requests
+        if not self._buffer and not self._awaited:
+            done = self._cut(data, requests)
+            if done == len(data):
+                return requests
+            data = data[done:]
+        self._buffer += data
+        while self._read(requests):
+            pass
+        del self._buffer[: self._at]
+        self._searched -= self._at
+        self._at = 0
+        self.is_over = self.unread > self.limits.buffer_bytes_max
+        return requests
+
+    # --- whole buffers ------------------------------------------------------------------------
+
+    def _cut(self, data: bytes, requests: list[Request]) -> int:
+        """Read requests as long as they are plain and whole; how many bytes they took."""
+        if not self.limits.is_trusted:
+            return 0
+        pieces = data.split(b"\r\n")
+        last = len(pieces) - 1  # what follows the last line end
+        at = 0
+        try:
+            while at < last:
+                end = at + 1 + 2 * COUNTS[pieces[at]]
+                if end > last:
+                    break
+                request = pieces[at + 2 : end : 2]
+                place = at + 1
+                for argument in request:
+                    if pieces[place] != LENGTHS[len(argument)]:
+                        raise KeyError  # it has a line break in it, or the length is wrong
+                    place += 2
+                requests.append(request)
+                at = end
+        except (KeyError, IndexError):
+            pass  # too long for the tables, or not plain
+        if at == last and not pieces[last]:
+            return len(data)
+        return len(data) - len(b"\r\n".join(pieces[at:]))
+
+    # --- byte by byte -------------------------------------------------------------------------
+
+    def _read(self, requests: list[Request]) -> bool:
+        """Take one step; whether another one can be taken."""
+        if self._awaited:
+            if self._length < 0:
+                return self._read_length()
+            return self._read_argument(requests)
+        if self._at == len(self._buffer):
+            return False
+        if self._buffer[self._at] == ord("*"):
+            return self._read_count()
+        return self._read_inline(requests)
+
+    def _read_count(self) -> bool:
+        line = self._line(b"too big mbulk count string")
+        if line is None:
+            return False
+        count = _number(line[1:])
+        if count is None or count > ARGUMENTS_MAX:
+            return self._fail(b"invalid multibulk length")
+        if count > UNTRUSTED_ARGUMENTS_MAX and not self.limits.is_trusted:
+            return self._fail(b"unauthenticated multibulk length")
+        self._awaited = max(0, count)
+        return True
+
+    def _read_length(self) -> bool:
+        line = self._line(b"too big bulk count string")
+        if line is None:
+            return False
+        if line[:1] != b"$":
+            # Where the line is empty, Redis shows the line end that it stands at.
+            return self._fail(b"expected '$', got '%b'" % (line[:1] or b"\r"))
+        length = _number(line[1:])
+        if length is None or not 0 <= length <= self.limits.bulk_bytes_max:
+            return self._fail(b"invalid bulk length")
+        if length > UNTRUSTED_BULK_BYTES_MAX and not self.limits.is_trusted:
+            return self._fail(b"unauthenticated bulk length")
+        self._length = length
+        return True
+
+    def _read_argument(self, requests: list[Request]) -> bool:
+        end = self._at + self._length
+        if len(self._buffer) < end + 2:
+            return False
+        self._request.append(bytes(memoryview(self._buffer)[self._at : end]))
+        self._held += self._length
+        self._at = self._searched = end + 2  # two bytes that Redis does not look at either
+        self._length = -1
+        self._awaited -= 1
+        if not self._awaited:
+            requests.append(self._request)
+            self._request = []
+            self._held = 0
+        return True
+
+    def _read_inline(self, requests: list[Request]) -> bool:
+        end = self._buffer.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            if self._searched - self._at > LINE_BYTES_MAX:
+                self._fail(b"too big inline request")
+            return False
+        line = bytes(self._buffer[self._at : end]).removesuffix(b"\r")
+        self._at = self._searched = end + 1
+        request = split_inline(line)
+        if request is None:
+            return self._fail(b"unbalanced quotes in request")
+        if request:
+            requests.append(request)
+        return True
+
+    def _line(self, too_long: bytes) -> bytes | None:
+        end = self._buffer.find(b"\r", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            if self._searched - self._at > LINE_BYTES_MAX:
+                self._fail(too_long)
+            return None
+        if end + 1 == len(self._buffer):  # the byte after it is part of the line end
+            self._searched = end
+            return None
+        line = bytes(self._buffer[self._at : end])
+        self._at = self._searched = end + 2
+        return line
+
+    def _fail(self, reason: bytes) -> bool:
+        self.error = b"Protocol error: " + reason
+        return False
+
+
+def _number(digits: bytes) -> int | None:
+    number = int(digits) if NUMBER.fullmatch(digits) else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
+
+
+# --- inline commands ------------------------------------------------------------------------------
+
+SPACES = b" \t\n\v\f\r"
+ENDS = b" \t\n\r\0"
+HEX = re.compile(rb"\\x([0-9a-fA-F]{2})")
+ESCAPED = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
+
+
+def split_inline(line: bytes) -> Request | None:
+    r"""The words of a line, quoted ones whole; None when a quote is not closed properly.
+
+    >>> split_inline(b"SET name 'ada l.' \"\\x00\\n\"")
+    [b'SET', b'name', b'ada l.', b'\x00\n']
+    """
+    words: Request = []
+    at = 0
+    while True:
+        while at < len(line) and line[at] in SPACES:
+            at += 1
+        if at == len(line):
+            return words
+        word = bytearray()
+        while at < len(line) and line[at] not in ENDS:
+            if line[at] in b"\"'":
+                end = _quoted(line, at, word)
+                if end is None:
+                    return None
+                at = end
+                break
+            word.append(line[at])
+            at += 1
+        else:
+            at += at < len(line)  # past the byte that ended the word, which may be no space
+        words.append(bytes(word))
+
+
+def _quoted(line: bytes, start: int, word: bytearray) -> int | None:
+    """Append what the quotes hold; the place after them, None when they do not end a word."""
+    quote = line[start]
+    at = start + 1
+    while at < len(line) and line[at] != quote:
+        found = HEX.match(line, at) if quote == ord('"') else None
+        if found is not None:
+            word.append(int(found[1], 16))
+            at = found.end()
+            continue
+        is_escape = line[at] == ord("\\") and at + 1 < len(line)
+        if is_escape and quote == ord('"'):
+            at += 1
+            word.append(ESCAPED.get(line[at], line[at]))
+        elif is_escape and line[at + 1] == quote:
+            at += 1
+            word.append(quote)
+        else:
+            word.append(line[at])
+        at += 1
+    if at == len(line) or (at + 1 < len(line) and line[at + 1] not in SPACES):
+        return None
+    return at + 1

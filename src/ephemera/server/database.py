@@ -1,0 +1,224 @@
+"""A database: the keyspace of one number, with deadlines in milliseconds and writes that are told.
+
+Every write of every command goes through the methods here, so that counting it and telling who
+listens stands in one place. Reads go to the store as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ephemera import Family, InvalidArgument, Ttl
+from ephemera.core.expiry import is_dead
+from ephemera.server.events import DEL, EXPIRE, EXPIRED, FLUSHED, KEYMISS, NEW, PERSIST, SET, Event
+
+if TYPE_CHECKING:
+    from ephemera.server.server import Server
+
+ABSENT = -2
+PERMANENT = -1
+
+
+class Held(NamedTuple):
+    """What a key holds: the value, its deadline (or PERMANENT), and when it was written."""
+
+    value: bytes
+    deadline_ms: int
+    written_ms: int
+
+
+class Database:
+    """One of the databases, outside or inside a transaction: `space` says which."""
+
+    __slots__ = ("_get", "_put", "_server", "number", "scan", "space")
+
+    def __init__(self, server: Server, number: int, space: Family) -> None:
+        self.number = number
+        self.space = space
+        self.scan = space.scan
+        self._server = server
+        # Bound once: every look-up counts on the hot paths.
+        self._get: Callable[[bytes], bytes | None] = space.get
+        self.bind()
+
+    def bind(self) -> None:
+        """Let writes tell new keys, or not: to be called again when that changes."""
+        self._put = self._put_and_tell_new if self._server.tells_new_keys else self.space.put
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, counted as a hit or a miss."""
+        value = self._get(key)
+        if value is None:
+            self._server.misses += 1
+            if self._server.tells_misses:
+                self._server.tell(self.number, key, KEYMISS)
+        else:
+            self._server.hits += 1
+        return value
+
+    def peek(self, key: bytes) -> bytes | None:
+        """The value for a command that writes: neither counted, nor told if it is missing."""
+        return self._get(key)
+
+    def has(self, key: bytes) -> bool:
+        return self.get(key) is not None
+
+    def ttl_ms(self, key: bytes) -> int:
+        """The milliseconds left, or ABSENT, or PERMANENT."""
+        try:
+            seconds = self.space.ttl(key)
+        except KeyError:
+            return ABSENT
+        return PERMANENT if seconds is None else round(seconds * 1000)
+
+    def deadline_ms(self, key: bytes) -> int:
+        """The instant of death, or ABSENT, or PERMANENT."""
+        held = self.held(key)
+        return ABSENT if held is None else held.deadline_ms
+
+    def held(self, key: bytes) -> Held | None:
+        """Value and times in one read, or None."""
+        entry = self.space.entry(key)
+        if entry is None:
+            return None
+        deadline_ms = PERMANENT if entry.deadline is None else _milliseconds(entry.deadline)
+        return Held(entry.value, deadline_ms, _milliseconds(entry.written_at))
+
+    def all_held(self) -> Iterator[tuple[bytes, Held]]:
+        """Every key with what it holds."""
+        for key, _ in self.scan():
+            held = self.held(key)
+            if held is not None:
+                yield key, held
+
+    def count(self) -> int:
+        return self.space.count()
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def put(self, key: bytes, value: bytes, ttl_ms: int | None = None, event: Event = SET) -> None:
+        """Store the value; the key's former deadline goes."""
+        server = self._server
+        if ttl_ms is None:
+            self._put(key, value)
+        else:
+            self._put(key, value, ttl=ttl_ms / 1000)
+        server.changes += 1
+        if server.listeners:
+            server.tell(self.number, key, event)
+            if ttl_ms is not None:
+                server.tell(self.number, key, EXPIRE)
+
+    def put_until(self, key: bytes, value: bytes, deadline_ms: int, event: Event = SET) -> None:
+        """Store the value up to an instant; where that has passed, it is told of and gone at once."""
+        is_alive = self._put_at(key, value, deadline_ms)
+        if not is_alive:
+            self.space.delete(key)
+        self._changed(key, event)
+        self._changed(key, EXPIRE)
+        if not is_alive:
+            self._changed(key, EXPIRED)
+
+    def place(self, key: bytes, held: Held, event: Event) -> None:
+        """Store what another key or store held, its deadline included."""
+        if self._put_at(key, held.value, held.deadline_ms):
+            self._changed(key, event)
+        else:
+            self.delete(key)
+
+    def _put_at(self, key: bytes, value: bytes, deadline_ms: int) -> bool:
+        """Whether it was stored; it is not where its time is over."""
+        if deadline_ms == PERMANENT:
+            self._put(key, value, ttl=Ttl.NEVER)
+            return True
+        try:
+            self._put(key, value, at=deadline_ms / 1000)
+        except InvalidArgument:
+            if not is_dead(deadline_ms, self._server.now_ms()):
+                raise
+            return False
+        return True
+
+    def replace(self, key: bytes, old: bytes | None, value: bytes, event: Event = SET) -> None:
+        """Store the value in place of the one just read (None: there was none); the deadline stays."""
+        if old is not None and self.ttl_ms(key) == PERMANENT:
+            self._put(key, value, ttl=Ttl.NEVER)  # the same as below, and much quicker
+        elif old is None or not self.space.compare_and_set(key, old, value):
+            self._put(key, value)  # it was not there, or died since it was read
+        self._changed(key, event)
+
+    def put_many(self, pairs: dict[bytes, bytes]) -> None:
+        """Store all pairs, or none."""
+        is_new = [self._server.tells_new_keys and self._get(key) is None for key in pairs]
+        self.space.put_many(pairs)
+        for key, tells_new in zip(pairs, is_new, strict=True):
+            if tells_new:
+                self._server.tell(self.number, key, NEW)
+            self._changed(key, SET)
+
+    def expire(self, key: bytes, deadline_ms: int) -> bool:
+        """Let the key live until an instant, and no longer if that has passed; whether it was there."""
+        if is_dead(deadline_ms, self._server.now_ms()):
+            return self.delete(key)  # asked here: the instant of a transaction lies before now
+        try:
+            is_there = self.space.touch(key, at=deadline_ms / 1000)
+        except InvalidArgument:
+            if not is_dead(deadline_ms, self._server.now_ms()):
+                raise
+            return self.delete(key)
+        if is_there:
+            self._changed(key, EXPIRE)
+        return is_there
+
+    def persist(self, key: bytes) -> bool:
+        """Take the deadline away; whether there was one."""
+        has_deadline = self.ttl_ms(key) >= 0 and self.space.persist(key)
+        if has_deadline:
+            self._changed(key, PERSIST)
+        return has_deadline
+
+    def delete(self, key: bytes, event: Event = DEL) -> bool:
+        is_there = self.space.delete(key)
+        if is_there:
+            self._changed(key, event)
+        return is_there
+
+    def delete_many(self, keys: Iterable[bytes]) -> int:
+        """Take all these keys away, or none; how many were there."""
+        found = [key for key in dict.fromkeys(keys) if self._get(key) is not None]
+        self.space.delete_many(found)
+        for key in found:
+            self._changed(key, DEL)
+        return len(found)
+
+    def clear(self) -> None:
+        """Take every key away."""
+        if next(self.scan(limit=1), None) is not None:
+            self.space.clear()
+            self._changed(None, FLUSHED)
+
+    def refill(self, rows: Iterable[tuple[bytes, Held]]) -> None:
+        """Hold these keys and no others."""
+        self.space.clear()
+        for key, held in rows:
+            self._put_at(key, held.value, held.deadline_ms)
+        self._changed(None, FLUSHED)
+
+    def _put_and_tell_new(self, key: bytes, value: bytes, **life: Any) -> None:  # Any: as `put`
+        is_new = self._get(key) is None
+        self.space.put(key, value, **life)
+        if is_new:
+            self._server.tell(self.number, key, NEW)
+
+    def _changed(self, key: bytes | None, event: Event) -> None:
+        self._server.changes += 1
+        if self._server.listeners:
+            self._server.tell(self.number, key, event)
+
+
+def _milliseconds(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)

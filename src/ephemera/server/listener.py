@@ -1,0 +1,334 @@
+"""The sockets: asyncio on uvloop around sessions, and everything that takes time.
+
+A reply goes out once what it acknowledges is as safe as `durability` says. With "interval" that is when
+the store has taken the write; with "commit", after one sync at the end of the loop's turn, for all
+clients of that turn together: replies wait in `_unsynced` until then.
+
+A client that does not read is not read from either, and one that leaves more unread than its limit
+is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from ephemera import EphemeraError, UnsupportedOperation
+from ephemera.resp.encoder import error
+from ephemera.resp.replies import Refused
+from ephemera.server.server import Server
+from ephemera.server.session import Session
+from ephemera.server.settings import OutputLimit
+
+_log = logging.getLogger("ephemera.server")
+
+TICK_SECONDS = 1.0
+DRAIN_SECONDS = 5.0
+"""How long clients may take to read their last replies when the server stops."""
+BACKLOG = 511
+INSTALL = "pip install 'ephemera[server]'"
+UNIX_SOCKET_MODE = 0o700
+
+TOO_MANY = error(Refused("ERR max number of clients reached"))
+PROTECTED = error(
+    Refused(
+        "DENIED Redis is running in protected mode because no password is set: only connections "
+        "from this machine are accepted. Set a password (--requirepass) to serve others."
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where to listen: a host and port, with TLS if there is a context, or the path of a Unix socket."""
+
+    host: str = "127.0.0.1"
+    port: int = 6379
+    unix_path: str | None = None
+    tls: ssl.SSLContext | None = None
+
+    def __str__(self) -> str:
+        if self.unix_path is not None:
+            return f"unix://{self.unix_path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}"
+
+
+class Connection(asyncio.Protocol):
+    """A session on a transport."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._is_choked = False
+        self._soft_since_ms: int | None = None
+        self.send: Callable[[bytes], None] = self.release
+        if listener.syncs_turns:
+            self.send = self._hold
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.session = Session(
+            self._listener.server,
+            address=_address(peer),
+            local_address=_address(transport.get_extra_info("sockname")),
+        )
+        self.session.transmit = self.send
+        self.session.wake = self._wake
+        self._listener.connections.add(self)
+        refusal = self._listener.refusal(peer)
+        if refusal is not None:
+            self._listener.server.refused_connections += 1
+            self.transport.write(refusal)
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        session = self.session
+        out = session.feed(data)
+        if out or session.is_closing:
+            self.send(out)
+        if session.has_waiting:
+            self._go_on_later()
+
+    def _go_on(self) -> None:
+        """Answer what waited while the client had too much to read."""
+        if self._is_choked or self.transport.is_closing():
+            return
+        out = self.session.go_on()
+        if out or self.session.is_closing:
+            self.send(out)
+        if self.session.has_waiting:
+            self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        """At the end of a pause, when requests wait for that; otherwise in the next turn of the loop."""
+        if not self.session.is_postponed:
+            self._listener.loop.call_soon(self._go_on)
+            return
+        self.transport.pause_reading()
+        server = self._listener.server
+        left_ms = max(0, server.pause.until_ms - server.now_ms())
+        self._listener.loop.call_later(left_ms / 1000, self._wake)
+
+    def _wake(self) -> None:
+        """The pause is over, or was ended."""
+        if self.session.is_postponed and not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._listener.loop.call_soon(self._go_on)
+
+    def _hold(self, out: bytes) -> None:
+        self._listener.hold(self, out)
+
+    def release(self, out: bytes) -> None:
+        """Write what is safe to say."""
+        self.transport.write(out)
+        if self._is_choked:
+            self._check_output()
+        if self.session.is_closing:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        self._is_choked = True
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._is_choked = False
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._go_on()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.session.close()
+        self._listener.lose(self)
+
+    # --- limits -------------------------------------------------------------------------------
+
+    def _limit(self) -> OutputLimit:
+        limits = self._listener.server.settings.client_output_buffer_limit
+        return limits.pubsub if self.session.subscriptions else limits.normal
+
+    def _check_output(self) -> None:
+        hard = self._limit().hard
+        if hard and self.transport.get_write_buffer_size() > hard:
+            self.transport.abort()
+
+    def tick(self, now_ms: int) -> None:
+        """Cut off who says nothing for too long, or does not read for too long."""
+        idle_ms_max = self._listener.server.settings.timeout * 1000
+        is_idle = idle_ms_max and now_ms - self.session.active_ms > idle_ms_max
+        if is_idle and not self.session.subscriptions:
+            self.transport.close()
+        limit = self._limit()
+        if not limit.soft or self.transport.get_write_buffer_size() <= limit.soft:
+            self._soft_since_ms = None
+        elif self._soft_since_ms is None:
+            self._soft_since_ms = now_ms
+        elif now_ms - self._soft_since_ms > limit.soft_seconds * 1000:
+            self.transport.abort()
+
+
+class Listener:
+    """Serves one `Server` on any number of endpoints until it is stopped."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[Connection] = set()
+        server.stop = self.stop
+        server.hand_over = self.loop.call_soon_threadsafe
+        self.syncs_turns = server.settings.durability == "commit"
+        self._endings: list[Callable[[], None]] = []
+        self._stopping = asyncio.Event()
+        self._is_empty = asyncio.Event()
+        self._failure: EphemeraError | None = None
+        self._unsynced: list[tuple[Connection, bytes]] = []
+        self._synced_changes = server.changes
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def listen(self, endpoint: Endpoint) -> Endpoint:
+        """Accept connections there; the endpoint, with the port it got if it asked for any (0)."""
+        if endpoint.unix_path is not None:
+            place = _unix_socket(endpoint.unix_path)
+            server = await self.loop.create_unix_server(self._connect, sock=place, backlog=BACKLOG)
+            self._endings.append(lambda: _remove_socket(str(endpoint.unix_path)))
+            self.server.settings.unixsocket = endpoint.unix_path
+        else:
+            server = await self.loop.create_server(
+                self._connect, endpoint.host, endpoint.port, ssl=endpoint.tls, backlog=BACKLOG
+            )
+            endpoint = replace(endpoint, port=server.sockets[0].getsockname()[1])
+            self.server.settings.bind, self.server.settings.port = endpoint.host, endpoint.port
+        self._endings.append(server.close)
+        return endpoint
+
+    def stop(self) -> None:
+        """Let `serve` end; also called by signals."""
+        self._stopping.set()
+
+    async def serve(self) -> None:
+        """Serve until stopped, then let clients read their last replies and close the store.
+
+        Raises StoreFailed when the store lost a write: only opening it again tells what it kept.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.loop.add_signal_handler(number, self.stop)
+        ticking = self.loop.create_task(self._tick())
+        try:
+            await self._stopping.wait()
+        finally:
+            ticking.cancel()
+            await self._drain()
+            self.server.store.close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _drain(self) -> None:
+        while self._endings:
+            self._endings.pop()()
+        if self._unsynced:
+            self._end_turn()
+        for connection in tuple(self.connections):
+            connection.transport.close()
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_empty.wait(), DRAIN_SECONDS)
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.server.tick()
+            now_ms = self.server.now_ms()
+            for connection in tuple(self.connections):
+                connection.tick(now_ms)
+
+    # --- connections --------------------------------------------------------------------------
+
+    def _connect(self) -> Connection:
+        return Connection(self)
+
+    def refusal(self, peer: object) -> bytes | None:
+        """What a new connection is told if it is not served."""
+        settings = self.server.settings
+        if len(self.connections) > settings.maxclients:
+            return TOO_MANY
+        is_protected = settings.protected_mode and not settings.requirepass
+        return PROTECTED if is_protected and not _is_local(peer) else None
+
+    def lose(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self._stopping.is_set() and not self.connections:
+            self._is_empty.set()
+
+    # --- one sync for all clients of a turn ---------------------------------------------------
+
+    def hold(self, connection: Connection, out: bytes) -> None:
+        """Keep a reply until this turn's writes, which it may speak of, are on the disk."""
+        if not self._unsynced:
+            self.loop.call_soon(self._end_turn)
+        self._unsynced.append((connection, out))
+
+    def _end_turn(self) -> None:
+        held, self._unsynced = self._unsynced, []
+        if self.server.changes != self._synced_changes:
+            try:
+                self.server.store.sync()
+            except EphemeraError as error:
+                _log.critical("nothing more is acknowledged: %s", error)
+                self._failure = error
+                for connection, _ in held:
+                    connection.transport.abort()
+                self.stop()
+                return
+            self._synced_changes = self.server.changes
+        for connection, out in held:
+            connection.release(out)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:  # Any: as asyncio has it
+    """Run on uvloop. Raises UnsupportedOperation when that is not installed."""
+    try:
+        import uvloop
+    except ImportError:
+        main.close()
+        raise UnsupportedOperation(f"serving needs uvloop: {INSTALL}") from None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+def _unix_socket(path: str) -> socket.socket:
+    """Bound, and closed to other users before anybody can connect."""
+    _remove_socket(path)
+    place = socket.socket(socket.AF_UNIX)
+    place.bind(path)
+    os.chmod(path, UNIX_SOCKET_MODE)
+    return place
+
+
+def _remove_socket(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+
+
+def _address(name: object) -> str:
+    """As CLIENT LIST shows it: host:port, or the path of a Unix socket with port 0."""
+    if isinstance(name, tuple):
+        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+    return f"{name or '(unix)'}:0"
+
+
+def _is_local(peer: object) -> bool:
+    return not isinstance(peer, tuple) or ipaddress.ip_address(peer[0].split("%")[0]).is_loopback

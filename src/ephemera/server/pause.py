@@ -1,0 +1,35 @@
+"""CLIENT PAUSE: commands that wait until it is over."""
+
+from __future__ import annotations
+
+from ephemera.core.expiry import is_dead
+from ephemera.server.table import Command
+
+CHANGES = frozenset({"write", "may_replicate"})
+"""The flags of commands that change something others could see."""
+
+
+class Pause:
+    """Until when which commands wait: all, or those that change something."""
+
+    def __init__(self) -> None:
+        self.until_ms = 0
+        self._holds_all = False
+
+    def begin(self, until_ms: int, *, holds_all: bool) -> None:
+        """A second pause may only prolong the first."""
+        self.until_ms = max(self.until_ms, until_ms)
+        self._holds_all = holds_all
+
+    def end(self) -> None:
+        self.until_ms = 0
+
+    def is_over(self, now_ms: int) -> bool:
+        return is_dead(self.until_ms, now_ms)
+
+    def holds(self, command: Command, queued: list[Command]) -> bool:
+        """Whether a command must wait; what is queued counts when it is about to run."""
+        if self._holds_all:
+            return True
+        about_to_run = [command, *(queued if command.name == "exec" else ())]
+        return any(CHANGES & each.flags for each in about_to_run)

@@ -1,0 +1,275 @@
+-- The world of a script: what it can see and cannot change, and how it is run and ended.
+--
+-- Handed in: the members of `redis`, the libraries by name, `explain` (the text of an error that a function of
+-- ours raised), `must_end` (whether the script that holds so many kilobytes has to end), how many instructions pass
+-- between two looks at that, and from how many kilobytes on they are counted without the garbage.
+-- Handed out: `compile`, `run`, `null`, what arms and disarms those looks, and the collector.
+--
+-- Functions of ours are userdata to Lua, and their errors are too. A script sees neither: it is told "function",
+-- and errors as tables with a field `err`. They are not wrapped in functions of Lua, because the tail call
+-- `return redis.call(...)` would then leave no trace of the line it stands in.
+
+local redis, libraries, explain, must_end, LOOK_EVERY, KILOBYTES_MAX = ...
+
+local collectgarbage, gcinfo = collectgarbage, gcinfo
+local error, getinfo, getmetatable, loadstring = error, debug.getinfo, getmetatable, loadstring
+local next, pairs, pcall, rawget, rawset = next, pairs, pcall, rawget, rawset
+local setfenv, sethook, setmetatable, tostring = setfenv, debug.sethook, setmetatable, tostring
+local type, xpcall = type, xpcall
+local byte, concat, floor = string.byte, table.concat, math.floor
+local create, resume = coroutine.create, coroutine.resume
+
+local READONLY = "Attempt to modify a readonly table"
+local OWN = getinfo(1, "S").source
+local null = newproxy()
+
+-- Tables that scripts read through an empty one in front of them.
+
+local behind = {}
+
+local function refuse()
+  error(READONLY, 2)
+end
+
+local nothing = setmetatable({}, {__newindex = refuse, __metatable = false})
+behind[nothing] = {}
+
+local function protect(inner, index)
+  local front = setmetatable({}, {
+    __index = index or inner, __newindex = refuse, __metatable = nothing,
+  })
+  behind[front] = inner
+  return front
+end
+
+-- Errors, as scripts know them.
+
+local function known(err)
+  if type(err) == "userdata" and err ~= null then
+    return {err = explain(err)}
+  end
+  return err
+end
+
+local function caught(is_well, err, ...)
+  if is_well then
+    return true, err, ...
+  end
+  err = known(err)
+  if type(err) == "table" and type(err.err) == "string" then
+    err = err.err
+  end
+  return false, err
+end
+
+-- The look at time and memory. Once a script has to end every instruction fails, so that no pcall goes on.
+
+local function look()
+  if gcinfo() > KILOBYTES_MAX then
+    collectgarbage()
+  end
+  if must_end(gcinfo()) then
+    sethook(look, "", 1)
+    error("ended", 0)
+  end
+end
+
+local function arm()
+  sethook(look, "", LOOK_EVERY)
+end
+
+-- One of C would go on for minutes, and nothing could look at it meanwhile.
+
+local STRING_MAX = KILOBYTES_MAX * 1024 / 2
+
+local function refuse_argument(place, wanted, given)
+  error(("bad argument #%d to 'rep' (%s expected, got %s)"):format(place, wanted, type(given)), 3)
+end
+
+function string.rep(text, count)
+  if type(text) ~= "string" and type(text) ~= "number" then
+    refuse_argument(1, "string", text)
+  end
+  text, count = text .. "", tonumber(count) or refuse_argument(2, "number", count)
+  if #text * count > STRING_MAX then
+    error("resulting string too large", 2)
+  end
+  local made = ""
+  while count >= 1 do
+    if count % 2 >= 1 then
+      made = made .. text
+    end
+    count = floor(count / 2)
+    text = count >= 1 and text .. text
+  end
+  return made
+end
+
+-- What scripts see.
+
+local globals = {}
+
+for _, name in ipairs {
+  "_VERSION", "assert", "collectgarbage", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select",
+  "tonumber", "unpack",
+} do
+  globals[name] = _G[name]
+end
+
+for _, name in ipairs {"math", "string", "table"} do
+  globals[name] = protect(_G[name])
+end
+
+globals.redis = protect(redis)
+for name, library in pairs(libraries) do
+  globals[name] = protect(library)
+end
+libraries.cjson.null = null
+
+globals._G = protect(globals, function(_, name)
+  local found = globals[name]
+  if found == nil then
+    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+  end
+  return found
+end)
+
+local function compile(code, name)
+  if byte(code) == 27 then
+    code = " " .. code -- no text begins like this: it is bytecode, which could do anything
+  end
+  local made, err = loadstring(code, name)
+  if made then
+    setfenv(made, globals._G)
+  end
+  return made, err
+end
+
+function globals.loadstring(code, name)
+  return compile(code, name or code)
+end
+
+function globals.load(read, name)
+  local pieces = {}
+  for piece in read do
+    if piece == "" then
+      break
+    end
+    pieces[#pieces + 1] = piece
+  end
+  return compile(concat(pieces), name or "=(load)")
+end
+
+function globals.type(...)
+  local given = ...
+  local found = type(...)
+  return found == "userdata" and given ~= null and "function" or found
+end
+
+function globals.tostring(...)
+  local given = ...
+  if type(given) == "userdata" then
+    return given == null and "userdata: NULL" or "function: builtin"
+  end
+  return tostring(...)
+end
+
+function globals.next(from, key)
+  return next(behind[from] or from, key)
+end
+
+function globals.pairs(from)
+  if behind[from] then
+    return globals.next, from, nil
+  end
+  return pairs(from)
+end
+
+function globals.rawget(from, key)
+  return rawget(behind[from] or from, key)
+end
+
+function globals.rawset(to, key, value)
+  if behind[to] then
+    error(READONLY, 0)
+  end
+  return rawset(to, key, value)
+end
+
+function globals.setmetatable(to, meta)
+  if behind[to] then
+    error(READONLY, 0)
+  end
+  return setmetatable(to, meta)
+end
+
+function globals.pcall(...)
+  return caught(pcall(...))
+end
+
+function globals.xpcall(act, handle)
+  return xpcall(act, function(err)
+    return handle(known(err))
+  end)
+end
+
+-- A coroutine of Lua 5.1 has a hook of its own.
+
+local function begin(act)
+  local made = create(act)
+  sethook(made, look, "", LOOK_EVERY)
+  return made
+end
+
+local function passed_on(is_well, ...)
+  if not is_well then
+    error((...), 0)
+  end
+  return ...
+end
+
+globals.coroutine = protect {
+  create = begin,
+  resume = function(...) return caught(resume(...)) end,
+  running = coroutine.running,
+  status = coroutine.status,
+  wrap = function(act)
+    local made = begin(act)
+    return function(...) return passed_on(resume(made, ...)) end
+  end,
+  yield = coroutine.yield,
+}
+
+getmetatable("").__metatable = nothing
+
+-- Running.
+
+local function place()
+  local level = 3 -- past this function and the handler
+  local info = getinfo(level, "Sl")
+  while info and (info.what == "C" or info.what == "tail" or info.source == OWN) do
+    level = level + 1
+    info = getinfo(level, "Sl")
+  end
+  return info
+end
+
+local function report(err)
+  err = known(err)
+  if type(err) ~= "table" or behind[err] then
+    err = {err = "ERR " .. tostring(err)}
+  end
+  local info = place()
+  if info then
+    err.source, err.line = info.source, info.currentline
+  end
+  return err
+end
+
+local function run(script, keys, arguments)
+  collectgarbage("restart") -- in case that another script stopped it
+  globals.KEYS, globals.ARGV = keys, arguments
+  return xpcall(script, report)
+end
+
+return compile, run, null, arm, sethook, collectgarbage

@@ -1,0 +1,362 @@
+"""One client without I/O: bytes in, bytes out, and what the server knows about it.
+
+`feed` is the hot path. While nothing is special about the session (`is_direct`), a request goes from
+the table straight to its handler; otherwise `admit` decides first.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from ephemera import EphemeraError, ReadOnly, StoreFull
+from ephemera.core.clock import elapsed_ns
+from ephemera.resp.encoder import encode
+from ephemera.resp.parser import Limits, Parser, Request
+from ephemera.resp.replies import NO_REPLY, OK, Refused, Reply, Simple
+from ephemera.server.monitor import show
+from ephemera.server.server import Server
+from ephemera.server.table import NO_COMMAND, Command
+
+_log = logging.getLogger("ephemera.server")
+
+LARGE_REPLY_BYTES = 4096
+OUTPUT_BYTES_PAUSE = 1024 * 1024
+"""With so much in large replies to send, the rest of a pipeline waits until the client has read."""
+
+QUEUED = Simple(b"QUEUED")
+POSTPONED = Simple(b"POSTPONED")
+"""In place of a reply: the request waits, and those after it. Never sent."""
+NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
+IN_SUBSCRIPTION = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe",
+                   "sunsubscribe", "ping", "quit", "reset"}  # fmt: skip
+CROSS_PROTOCOL = {b"post", b"host:"}
+"""What a browser that was tricked into talking to this port would say."""
+
+
+class Silence(enum.Enum):
+    """Which replies CLIENT REPLY keeps back."""
+
+    NONE = "none"
+    ALWAYS = "all from here on"
+    AFTER_THIS = "the next one"
+    NOW = "this one"
+
+
+class Call:
+    """What a handler gets: its arguments, who asks, and the database in which it works.
+
+    A session has one, used again for every request: handlers keep what they need of it.
+    """
+
+    __slots__ = ("args", "command", "keys", "server", "session")
+
+    args: Request
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.server = session.server
+        self.keys = session.server.database(0)
+        self.command = NO_COMMAND
+
+
+class Session:
+    """A client: its parser, its state, and the replies of the requests under way."""
+
+    def __init__(self, server: Server, *, address: str = "", local_address: str = "") -> None:
+        self.server = server
+        self.address = address
+        self.local_address = local_address
+        self.id = server.enter(self)
+        self.call = Call(self)
+        self.library = {b"lib-name": b"", b"lib-ver": b""}
+        self.created_ms = self.active_ms = server.now_ms()
+        self.is_closing = False
+        self.transmit: Callable[[bytes], object] = _discard
+        self.wake: Callable[[], object] = _sleep_on
+        self._limits = Limits()
+        self._parser = Parser(self._limits)
+        self._replies: list[bytes] = []
+        self._messages: list[tuple[int, bytes]] = []  # and after how many replies they go
+        self._is_answering = False
+        self._waiting: deque[Request] = deque()
+        self.has_waiting = False  # requests wait until their client has read: `go_on` answers them
+        self.is_postponed = False  # they wait for the end of a pause
+        self.reset()
+
+    def reset(self) -> None:
+        """Be as after connecting: what RESET does, too."""
+        self.protocol = 2
+        self.name = b""
+        self.is_authenticated = not self.server.settings.requirepass
+        self.queue: list[tuple[Command, Request]] | None = None
+        self.is_queue_broken = False
+        self.subscriptions = 0
+        self.server.release(self)
+        self.silence = Silence.NONE
+        self.marks: set[str] = set()  # the letters of CLIENT LIST for what the client asked for
+        self.server.unmonitor(self)
+        self.select(0)
+        self.review()
+
+    def review(self) -> None:
+        """Look again whether anything is special: to be called after each change of such a state."""
+        is_subscriber = self.subscriptions > 0 and self.protocol == 2
+        self.is_direct = (
+            self.is_authenticated
+            and self.queue is None
+            and not is_subscriber
+            and self.silence is Silence.NONE
+            and not self.server.is_special
+        )
+        self._limits.is_trusted = self.is_authenticated
+        self._limits.bulk_bytes_max = self.server.settings.proto_max_bulk_len
+        self._limits.buffer_bytes_max = self.server.settings.client_query_buffer_limit
+
+    def select(self, number: int) -> None:
+        """Work in this database; to be called again where a transaction begins and ends."""
+        self.db = number
+        self.call.keys = self.server.database(number)
+
+    def close(self) -> None:
+        """The client is gone."""
+        self.is_closing = True
+        self.has_waiting = False
+        self.server.unmonitor(self)
+        self.server.leave(self)
+
+    def kill(self) -> None:
+        """Close the connection, once replies under way are sent."""
+        self.is_closing = True
+        if not self._is_answering:
+            self.transmit(b"")
+
+    # --- requests and replies -----------------------------------------------------------------
+
+    @property
+    def unread(self) -> int:
+        """How many bytes of an unfinished request are held."""
+        return self._parser.unread
+
+    def feed(self, data: bytes) -> bytes:
+        """The replies to the requests that these bytes complete."""
+        self.active_ms = self.server.now_ms()
+        self.server.input_bytes += len(data)
+        requests = self._parser.feed(data)
+        if self.has_waiting:
+            self._waiting.extend(requests)
+            return b""
+        rest = iter(requests)
+        out = self._answer(rest)
+        if self.has_waiting:
+            self._waiting.extend(rest)
+        return out
+
+    def go_on(self) -> bytes:
+        """The replies to requests that waited."""
+        self.has_waiting = self.is_postponed = False
+        return self._answer(self._take_waiting())
+
+    def _take_waiting(self) -> Iterator[Request]:
+        while self._waiting:
+            yield self._waiting.popleft()
+
+    def push(self, reply: Reply) -> None:
+        """Send what answers no request, in its place among the replies under way."""
+        data = encode(reply, self.protocol)
+        if self._is_answering:
+            self._replies.append(data)
+        else:
+            self.server.output_bytes += len(data)
+            self.transmit(data)
+
+    def deliver(self, message: bytes) -> None:
+        """Send what another client, or this one's own command, caused: after the reply under way."""
+        if self._is_answering:
+            self._messages.append((len(self._replies) + 1, message))
+        else:
+            self.server.output_bytes += len(message)
+            self.transmit(message)
+
+    def _answer(self, requests: Iterator[Request]) -> bytes:
+        server, call, append = self.server, self.call, self._replies.append
+        find, slow_ns = server.commands.by_name.get, server.slow_ns
+        large = 0
+        self._is_answering = True
+        began_ns = elapsed_ns()
+        for args in requests:
+            command = find(args[0])
+            if (
+                command is not None
+                and self.is_direct
+                and (command.direct_arity == len(args) or -len(args) <= command.direct_arity < 0)
+            ):
+                # As `run` does it, in place.
+                call.args = args
+                call.command = command
+                try:
+                    reply = command.handler(call)
+                except Exception as error:
+                    reply = refusal(command, error)
+            else:
+                command, reply = self._answer_specially(args)
+                if reply is POSTPONED:
+                    self._waiting.appendleft(args)
+                    self.has_waiting = self.is_postponed = True
+                    break
+            if type(reply) is bytes:
+                append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+                if len(reply) > LARGE_REPLY_BYTES:
+                    large += len(reply)
+            elif reply is OK:
+                append(b"+OK\r\n")
+            elif type(reply) is int:
+                append(b":%d\r\n" % reply)
+            else:
+                data = encode(reply, self.protocol)
+                append(data)
+                large += len(data)
+                if type(reply) is Refused:
+                    server.errors[reply.code] += 1
+            now_ns = elapsed_ns()
+            if command is not None:
+                command.calls += 1
+                command.spent_ns += now_ns - began_ns
+                if now_ns - began_ns >= slow_ns:
+                    server.note_slow(self, command, args, now_ns - began_ns)
+            began_ns = now_ns
+            if large > OUTPUT_BYTES_PAUSE or self.is_closing:
+                self.has_waiting = not self.is_closing
+                break
+        else:
+            if self._parser.error is not None or self._parser.is_over:
+                self._give_up()
+        self._is_answering = False
+        while self._messages:  # from the last on, so that the places of the others stay
+            self._replies.insert(*self._messages.pop())
+        out = b"".join(self._replies)
+        self._replies.clear()
+        server.output_bytes += len(out)
+        return out
+
+    def _give_up(self) -> None:
+        """After the last whole request: say what was wrong with the bytes that followed it."""
+        if self._parser.error is not None:
+            self._replies.append(encode(Refused(b"ERR " + self._parser.error), self.protocol))
+        self.is_closing = True
+
+    def _answer_specially(self, args: Request) -> tuple[Command | None, Reply]:
+        """The command that ran, if any, and the reply, where not every command may simply run."""
+        command, reply = self._decide(args)
+        if self.silence is Silence.NONE or reply is POSTPONED:
+            return command, reply
+        is_silent = self.silence is not Silence.AFTER_THIS
+        if self.silence is not Silence.ALWAYS:
+            self.silence = Silence.NONE if is_silent else Silence.NOW
+            self.review()
+        return command, NO_REPLY if is_silent else reply
+
+    def _decide(self, args: Request) -> tuple[Command | None, Reply]:
+        if args[0].lower() in CROSS_PROTOCOL:
+            self.is_closing = True
+            return None, NO_REPLY
+        try:
+            command = self.admit(args)
+        except Refused as refused:
+            return None, self._break_queue(args, refused)
+        if self._must_wait(command):
+            return None, POSTPONED
+        if self.queue is not None and command.name not in NEVER_QUEUED:
+            self.queue.append((command, args))
+            return None, QUEUED
+        return command, self.run(command, args)
+
+    def _break_queue(self, args: Request, refused: Refused) -> Refused:
+        """A request was refused. Inside MULTI, EXEC will be too; an EXEC that is wrong ends all of it."""
+        self.is_queue_broken = True
+        if args[0].lower() != b"exec":
+            return refused
+        self.queue = None
+        self.server.watches.forget(self)
+        self.review()
+        reason = refused.text.removeprefix(b"ERR ")
+        return Refused(b"EXECABORT Transaction discarded because of: " + reason)
+
+    def _must_wait(self, command: Command) -> bool:
+        """Whether CLIENT PAUSE holds this command back."""
+        server = self.server
+        if not server.pause.until_ms:
+            return False
+        if server.pause.is_over(server.now_ms()):
+            server.unpause()
+            return False
+        return server.pause.holds(command, [queued for queued, _ in self.queue or ()])
+
+    def admit(self, args: Request) -> Command:
+        """The command that a request names, if this session may use it now. Raises Refused."""
+        command = self.server.commands.find(args)
+        if not self.is_authenticated and "no_auth" not in command.flags:
+            raise _rejected(command, "NOAUTH Authentication required.")
+        if self.queue is not None and "no_multi" in command.flags:
+            raise _rejected(command, "ERR Command not allowed inside a transaction")
+        is_listening = self.subscriptions > 0 and self.protocol == 2
+        if is_listening and command.name not in IN_SUBSCRIPTION:
+            raise _rejected(
+                command,
+                f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / "
+                "PING / QUIT / RESET are allowed in this context",
+            )
+        return command
+
+    def run(self, command: Command, args: Request) -> Reply:
+        """The reply of a command that was admitted, an error among them."""
+        self.call.args = args
+        self.call.command = command
+        is_script = "skip_monitor" in command.flags  # shown before the commands inside it
+        if is_script and self.server.monitors:
+            show(self, command, args, self.server.monitors)
+        try:
+            reply = command.handler(self.call)
+        except Exception as error:
+            reply = refusal(command, error)
+        if self.server.monitors and not is_script:
+            show(self, command, args, self.server.monitors)
+        return reply
+
+    def run_inside(self, command: Command, args: Request) -> Reply:
+        """The same for a command inside another (EXEC, a script), where nobody else counts it."""
+        began_ns = elapsed_ns()
+        reply = self.run(command, args)
+        command.calls += 1
+        command.spent_ns += elapsed_ns() - began_ns
+        return reply
+
+
+def refusal(command: Command, error: Exception) -> Refused:
+    """What a client is told when a handler raises."""
+    command.failed += 1
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, StoreFull):
+        return Refused(f"OOM {error}")
+    if isinstance(error, ReadOnly):
+        return Refused(f"READONLY {error}")
+    if isinstance(error, EphemeraError):
+        return Refused(f"ERR {error}")
+    _log.error("%s failed", command.name, exc_info=error)
+    return Refused("ERR internal error; the server's log has more")
+
+
+def _rejected(command: Command, text: str) -> Refused:
+    command.rejected += 1
+    return Refused(text)
+
+
+def _discard(data: bytes) -> None:
+    """Where pushed bytes go while nobody carries them."""
+
+
+def _sleep_on() -> None:
+    """What waking does while nobody would call `go_on`."""

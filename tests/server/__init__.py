@@ -1,0 +1,1 @@
+"""The server: commands, sessions, sockets."""

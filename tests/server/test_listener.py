@@ -1,0 +1,272 @@
+"""Real sockets: endpoints, limits, slow readers, durable replies, and the graceful stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ephemera
+from ephemera.server import listener as listener_module
+from ephemera.server.listener import Endpoint, Listener, run
+from ephemera.server.server import Server, open_store
+from ephemera.server.settings import OutputLimit, OutputLimits, Settings
+from tests.server.clients import wire
+
+ANY = Endpoint(port=0)
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Dialer:
+    """Connects to an endpoint, and hangs up in the end."""
+
+    def __init__(self, place: Endpoint) -> None:
+        self.place = place
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __call__(self, **options: Any) -> Streams:  # Any: as asyncio has it
+        if self.place.unix_path is not None:
+            streams = await asyncio.open_unix_connection(self.place.unix_path)
+        else:
+            streams = await asyncio.open_connection(self.place.host, self.place.port, **options)
+        self._writers.append(streams[1])
+        return streams
+
+    async def hang_up(self) -> None:
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+
+
+Scenario = Callable[[Listener, Dialer], Awaitable[None]]
+
+
+def serve(
+    scenario: Scenario,
+    *,
+    settings: Settings | None = None,
+    store: ephemera.Store | None = None,
+    endpoint: Endpoint = ANY,
+) -> None:
+    """Serve on a free port of this machine while the scenario runs; then stop gracefully."""
+
+    async def main() -> None:
+        listener = Listener(Server(store or ephemera.open("memory://"), settings))
+        connect = Dialer(await listener.listen(endpoint))
+        serving = asyncio.create_task(listener.serve())
+        try:
+            await asyncio.wait_for(scenario(listener, connect), 30)
+        finally:
+            listener.stop()
+            await connect.hang_up()
+            await serving
+
+    run(main())
+
+
+async def ask(streams: Streams, data: bytes, reply: bytes) -> None:
+    reader, writer = streams
+    writer.write(data)
+    assert await reader.readexactly(len(reply)) == reply
+
+
+def test_clients_share_a_store() -> None:
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        await ask(await connect(), wire("SET", "a", "1"), b"+OK\r\n")
+        await ask(await connect(), wire("GET", "a"), b"$1\r\n1\r\n")
+
+    serve(scenario)
+
+
+def test_a_unix_socket_is_for_its_owner_and_goes_with_the_server(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        assert os.stat(path).st_mode & 0o777 == 0o700
+        await ask(await connect(), wire("PING"), b"+PONG\r\n")
+
+    serve(scenario, endpoint=Endpoint(unix_path=path))
+    assert not os.path.exists(path)
+
+
+def test_tls(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-days", "1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        streams = await connect(ssl=trusting, server_hostname="localhost")
+        await ask(streams, wire("PING"), b"+PONG\r\n")
+
+    serve(scenario, endpoint=Endpoint(port=0, tls=context))
+
+
+def test_too_many_clients_are_told_so() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        first = await connect()
+        await ask(first, wire("PING"), b"+PONG\r\n")
+        reader, _ = await connect()
+        assert await reader.read() == b"-ERR max number of clients reached\r\n"
+        await ask(first, wire("PING"), b"+PONG\r\n")
+        assert listener.server.refused_connections == 1
+
+    serve(scenario, settings=Settings(maxclients=1))
+
+
+def test_strangers_are_refused_unless_there_is_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "_is_local", lambda peer: False)
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, _ = await connect()
+        assert (await reader.read()).startswith(b"-DENIED ")
+        listener.server.settings.requirepass = b"secret"
+        await ask(await connect(), wire("AUTH", "secret"), b"+OK\r\n")
+
+    serve(scenario)
+
+
+def test_a_broken_client_is_closed_and_others_go_on() -> None:
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        good = await connect()
+        reader, writer = await connect()
+        writer.write(b"*1\r\n$x\r\n")
+        assert await reader.read() == b"-ERR Protocol error: invalid bulk length\r\n"
+        half = await connect()
+        half[1].write(b"*2\r\n$3\r\nGE")
+        half[1].transport.abort()
+        await ask(good, wire("PING"), b"+PONG\r\n")
+
+    serve(scenario)
+
+
+def test_quit_sends_its_reply_and_closes() -> None:
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        writer.write(wire("QUIT") + wire("PING"))
+        assert await reader.read() == b"+OK\r\n"
+
+    serve(scenario)
+
+
+def test_a_client_that_does_not_read_holds_a_bounded_amount() -> None:
+    count, size = 200, 1_000_000
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        good = await connect()
+        await ask(good, wire("SET", "large", b"x" * size), b"+OK\r\n")
+        reader, writer = await connect()
+        writer.write(wire("GET", "large") * count)
+        await ask(good, wire("PING"), b"+PONG\r\n")
+        held = [c.transport.get_write_buffer_size() for c in listener.connections]
+        assert max(held) < 5 * size
+        one = b"$%d\r\n" % size + b"x" * size + b"\r\n"
+        for _ in range(count):
+            assert await reader.readexactly(len(one)) == one
+
+    serve(scenario)
+
+
+def test_a_client_over_its_output_limit_is_cut_off() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        await ask((reader, writer), wire("SET", "large", b"x" * 1_000_000), b"+OK\r\n")
+        writer.write(wire("GET", "large") * 50)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(50_000_000)
+
+    limits = OutputLimits(normal=OutputLimit(hard=500_000))
+    serve(scenario, settings=Settings(client_output_buffer_limit=limits))
+
+
+def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    clock = ephemera.ManualClock()
+
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        await ask((reader, writer), wire("PING"), b"+PONG\r\n")
+        clock.advance(61)
+        assert await reader.read() == b""
+
+    store = ephemera.open("memory://", clock=clock, maintenance="manual")
+    serve(scenario, settings=Settings(timeout=60), store=store)
+
+
+def test_with_commit_one_sync_serves_all_clients_of_a_turn(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "s.eph"), durability="commit")
+
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        clients = [await connect() for _ in range(20)]
+        for number, (_reader, writer) in enumerate(clients):
+            writer.write(wire("SET", number, "x") * 10 + wire("GET", number))
+        for reader, _writer in clients:
+            assert await reader.readexactly(57) == b"+OK\r\n" * 10 + b"$1\r\nx\r\n"
+        assert 0 < store.stats()["syncs"] <= 20
+        reader, writer = clients[0]
+        writer.write(wire("SET", "last", "x") + wire("QUIT"))
+        assert await reader.read() == b"+OK\r\n+OK\r\n"
+
+    serve(scenario, settings=Settings(durability="commit"), store=store)
+
+
+def test_with_commit_nothing_is_acknowledged_when_the_sync_fails(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "s.eph"), durability="commit")
+
+    class Lost:
+        """The store with a disk that loses a write."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def sync(self) -> None:
+            raise ephemera.StoreFailed("the disk is gone")
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        listener.server.store = Lost()  # type: ignore[assignment]  # stands in for the store
+        reader, writer = await connect()
+        writer.write(wire("SET", "a", "1"))
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+
+    with pytest.raises(ephemera.StoreFailed, match="the disk is gone"):
+        serve(scenario, settings=Settings(durability="commit"), store=store)
+
+
+def test_stopping_sends_what_was_answered_and_closes_the_store() -> None:
+    store = ephemera.open("memory://")
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        await ask((reader, writer), wire("SET", "large", b"x" * 3_000_000), b"+OK\r\n")
+        writer.write(wire("GET", "large"))
+        assert await reader.readexactly(1) == b"$"
+        listener.stop()
+        assert await reader.read() == b"3000000\r\n" + b"x" * 3_000_000 + b"\r\n"
+
+    serve(scenario, store=store)
+    with pytest.raises(ephemera.StoreClosed):
+        store.get("large")
+
+
+def test_without_uvloop_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    async def nothing() -> None: ...
+
+    with pytest.raises(ephemera.UnsupportedOperation, match=r"pip install 'ephemera\[server\]'"):
+        run(nothing())
