@@ -31,6 +31,12 @@ class Family(Keyspace):
     def name(self) -> str:
         return self._ref.name
 
+    @property
+    def default_ttl(self) -> float | None:
+        """The seconds that keys live when nothing is said; None: they are permanent."""
+        ttl_ms = self._default_ttl_ms()
+        return None if ttl_ms is None else ttl_ms / 1000
+
     def delete_many(self, keys: Iterable[BytesLike], *, durable: bool | None = None) -> int:
         # The engine deletes blindly in a batch; to count what was there takes the writer's turn.
         wanted = encode_keys(keys)

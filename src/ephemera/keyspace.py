@@ -167,15 +167,7 @@ class Keyspace:
         """
         now_ms = self._now_ms()
         row = self._access.row(self._ref, encode_key(key), now_ms)
-        if row is None:
-            return None
-        has_deadline = row.deadline_ms != NEVER_MS
-        return Entry(
-            row.value,
-            to_datetime(row.written_ms),
-            to_datetime(row.deadline_ms) if has_deadline else None,
-            _seconds_left(row, now_ms),
-        )
+        return None if row is None else _entry(row, now_ms)
 
     def ttl(self, key: BytesLike) -> float | None:
         """The seconds left until the deadline, None without one. Raises KeyError when absent.
@@ -502,18 +494,42 @@ class Keyspace:
         >>> list(store.scan("a:", reverse=True))
         [(b'a:2', b'y'), (b'a:1', b'x')]
         """
+        rows = self._rows(prefix, start, end, reverse, limit)
+        return ((key, row.value) for key, row in rows)
+
+    def entries(
+        self,
+        prefix: BytesLike = b"",
+        *,
+        start: BytesLike | None = None,
+        end: BytesLike | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[bytes, Entry]]:
+        """What `scan` visits, with each key's times beside its value.
+
+        >>> import ephemera
+        >>> store = ephemera.open("memory://", clock=ephemera.ManualClock())
+        >>> store.put("code", "492817", ttl=60)
+        >>> [(key, entry.value, entry.ttl) for key, entry in store.entries()]
+        [(b'code', b'492817', 60.0)]
+        """
+        rows = self._rows(prefix, start, end, reverse, limit)
+        return ((key, _entry(row, self._now_ms())) for key, row in rows)
+
+    def _rows(
+        self, prefix: object, start: object, end: object, reverse: object, limit: object
+    ) -> Iterator[tuple[bytes, Row]]:
         if not isinstance(reverse, bool):
             raise InvalidArgument(f"reverse must be True or False, not {reverse!r}")
-        if limit is not None:
-            limit = count_at_least(limit, 0, name="limit")
+        count = None if limit is None else count_at_least(limit, 0, name="limit")
         bounds = prefix_range(
             encode_bound(prefix, name="prefix"),
             b"" if start is None else encode_bound(start, name="start"),
             None if end is None else encode_bound(end, name="end"),
             is_reverse=reverse,
         )
-        rows = self._access.scan(self._ref, bounds, None)
-        return ((key, row.value) for key, row in islice(rows, limit))
+        return islice(self._access.scan(self._ref, bounds, None), count)
 
     def count(self) -> int:
         """How many keys are alive.
@@ -660,6 +676,15 @@ def _with_lifetime(row: Row, life: Lifetime) -> Row:
     if (row.deadline_ms, row.idle_ms, row.hard_ms) == life:
         return row
     return Row(row.value, row.written_ms, *life)
+
+
+def _entry(row: Row, now_ms: int) -> Entry:
+    return Entry(
+        row.value,
+        to_datetime(row.written_ms),
+        None if row.deadline_ms == NEVER_MS else to_datetime(row.deadline_ms),
+        _seconds_left(row, now_ms),
+    )
 
 
 def _seconds_left(row: Row, now_ms: int) -> float | None:

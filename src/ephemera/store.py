@@ -116,6 +116,18 @@ class Store(Family):
         """The clock that decides what is dead."""
         return self._engine.clock
 
+    @property
+    def engine(self) -> KeyValue:
+        """What keeps the rows: for tools that move whole rows (`ephemera.formats.transfer`).
+
+        It takes what it is given unchecked.
+
+        >>> import ephemera
+        >>> ephemera.open("memory://").engine.name
+        'memory'
+        """
+        return self._open_engine()
+
     # --- families -----------------------------------------------------------------------------
 
     def family(self, name: str, default_ttl: TtlLike = None) -> Family:
@@ -260,6 +272,18 @@ class Store(Family):
         True
         """
         return self._open_engine().check()
+
+    def repair(self) -> int:
+        """Let the index of deadlines say what the rows say; how many entries were wrong or missing.
+
+        It changes nothing that is read: rows stay as they are, damaged ones too. Raises CorruptStore
+        where the damage goes deeper.
+
+        >>> import ephemera
+        >>> ephemera.open("memory://").repair()
+        0
+        """
+        return self._open_engine().repair()
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a copy of the store to a new place, while it goes on being used.

@@ -559,6 +559,11 @@ class MemoryEngine:
             row_count = sum(len(family.rows) for family in self._families.values())
             return CheckReport(row_count, mortal_count, 0, tuple(problems))
 
+    def repair(self) -> int:
+        with self._lock:
+            self._check_writable()
+        return 0
+
     def backup(self, path: str) -> None:
         with self._lock:
             self.check_open()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import ephemera
 from ephemera.server.database import Database
 from ephemera.server.server import Server
-from ephemera.server.settings import DATABASES, REDIS_VERSION
+from ephemera.server.settings import REDIS_VERSION
 
 KEYS_COUNTED_MAX = 10_000
 """Up to so many keys, a database is counted; beyond it, estimated."""
@@ -285,7 +285,7 @@ class Census(NamedTuple):
 
 
 def _keyspace(server: Server) -> Fields:
-    counted = {number: _census(server.database(number)) for number in range(DATABASES)}
+    counted = {number: _census(server.database(number)) for number in range(len(server.families))}
     large = [number for number, census in counted.items() if not census.is_exact]
     if large:
         exact = sum(census.keys for census in counted.values() if census.is_exact)

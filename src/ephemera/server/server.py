@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -56,11 +56,24 @@ def family_name(number: int) -> str:
     return f"db{number}" if number else DEFAULT_FAMILY
 
 
-class Server:
-    """One served store. Everything here belongs to one thread."""
+FAMILIES = tuple(family_name(number) for number in range(DATABASES))
 
-    def __init__(self, store: Store, settings: Settings | None = None) -> None:
+
+class Server:
+    """One served store. Everything here belongs to one thread.
+
+    `families` names the family of each database, made when it is not there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings | None = None,
+        *,
+        families: Sequence[str] = FAMILIES,
+    ) -> None:
         self.store = store
+        self.families = families
         self.settings = settings or Settings()
         self.commands = Commands(self.settings.renamed)
         self.now_ms = store.clock.now_ms
@@ -90,14 +103,14 @@ class Server:
         self._client_ids = itertools.count(1)
         # All of them now: inside a transaction no family can be made.
         self._databases = [
-            Database(self, number, store.family(family_name(number))) for number in range(DATABASES)
+            Database(self, number, store.family(name)) for number, name in enumerate(families)
         ]
         self._transaction: Transaction | None = None
         self._inside: dict[int, Database] = {}
         self._untold: list[Callable[[], object]] = []
         self._abandoned: Refused | None = None
         self.hand_over: Callable[[Callable[[], object]], object] = _call
-        self.numbers = {family_name(number): number for number in range(DATABASES)}
+        self.numbers = {name: number for number, name in enumerate(families)}
         self.watches = Watches(self)
         self.pubsub = Hub()
         self.notifications = Notifications(self)
@@ -106,13 +119,18 @@ class Server:
     # --- databases ----------------------------------------------------------------------------
 
     def database(self, number: int) -> Database:
-        """The database of this number; inside a transaction, the one that writes into it."""
+        """The database of this number; inside a transaction, the one that writes into it.
+
+        Raises Refused where there are not so many.
+        """
+        if number >= len(self._databases):
+            raise Refused("ERR DB index is out of range")
         if self._transaction is None:
             return self._databases[number]
         inside = self._inside.get(number)
         if inside is None:
             # A transaction's keyspace: the operations of a Family without its name.
-            space = cast(Family, self._transaction.family(family_name(number)))
+            space = cast(Family, self._transaction.family(self.families[number]))
             inside = self._inside[number] = Database(self, number, space)
         return inside
 

@@ -27,7 +27,7 @@ from lmdb.verify import VerifyError, verify
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
-from ephemera.engines.local._base import RowReader, dies_as, pack_row, unpack_deadline
+from ephemera.engines.local._base import RowReader, dies_as, pack_row, unpack_deadline, unpack_row
 from ephemera.engines.local._control import Control
 from ephemera.engines.local.files import FileLock, Files, allocate, system_errors
 from ephemera.engines.local.layout import Layout
@@ -456,6 +456,24 @@ class BaseWrite:
         pop = cursor.pop
         for entry in sorted(entries):
             pop(entry)
+
+    def mend_index(self) -> int:
+        """Let the index say what the rows say; how many entries were wrong or missing."""
+        stale: list[bytes] = []
+        missing: list[bytes] = []
+        for entry in self.txn.cursor(self._deadlines).iternext(values=False):
+            row = self.txn.get(entry[8:], db=self._rows)
+            if row is None or not dies_as(entry, row):
+                stale.append(entry)
+        for base_key, stored in self.txn.cursor(self._rows):
+            with contextlib.suppress(CorruptStore):  # a damaged row's deadline may be damaged too
+                deadline_ms = unpack_row(base_key, stored).deadline_ms
+                entry = entry_of(deadline_ms, base_key)
+                if deadline_ms != NEVER_MS and self.txn.get(entry, db=self._deadlines) is None:
+                    missing.append(entry)
+        self.remove_entries(stale)
+        self.txn.cursor(self._deadlines).putmulti([(entry, b"") for entry in missing])
+        return len(stale) + len(missing)
 
     def add_untold(self, deadline_ms: int, base_key: bytes, value: bytes, *, is_gone: bool) -> None:
         self.txn.put(entry_of(deadline_ms, base_key), bytes([is_gone]) + value, db=self._untold)

@@ -344,6 +344,18 @@ class LocalEngine:
         finally:
             state.close()
 
+    def repair(self) -> int:
+        self._must_write()
+        self._segments.refresh()
+        if self._base.file.page_problems():
+            raise CorruptStore(
+                self._base.file.path, None, "pages are damaged: nothing is written to such a file"
+            )
+        with self._tending, self._base.write() as txn:
+            mended = txn.mend_index()
+        self._control.publish()
+        return mended
+
     def stats(self) -> dict[str, Any]:  # Any: numbers, words and None
         self._segments.refresh()
         active = self._control.active
@@ -356,7 +368,8 @@ class LocalEngine:
             "segments": len(self._segments.segments),
             "segments_waiting": waiting,
             "writers_wait": bool(self._segments.is_behind),
-            "segment_bytes": sum(s.records_bytes for s in self._segments.segments),
+            "segment_bytes": self._segments.records_bytes,
+            "written_bytes": self._segments.retired_bytes + self._segments.records_bytes,
             **self._base.file.sizes(),
             "next_deadline_ms": self._base.file.next_deadline_ms(),
             "expired": self._expiry.told,

@@ -57,6 +57,7 @@ class Segments(SegmentStack):
         self.is_closed = False
         self.life = 0
         self.syncs = 0
+        self.retired_bytes = 0  # of the records in segments that this process let go
         self.on_first_use: Callable[[], None] | None = None
         self.on_refresh: Callable[[], None] = _nothing
         self.on_frozen: Callable[[], None] = _nothing
@@ -88,6 +89,8 @@ class Segments(SegmentStack):
             if self.control.applied == applied:
                 raise CorruptStore(error.filename, None, "the segment is missing") from error
             return
+        gone = [segment for n, (segment, _) in self._mapped.items() if n not in mapped]
+        self.retired_bytes += sum(segment.records_bytes for segment in gone)
         self._mapped = mapped
         self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
         # Before the stack is shown: a reader that misses in these segments must find in the base
@@ -96,6 +99,11 @@ class Segments(SegmentStack):
         self.reader = self._base.file.reader
         self.on_refresh()
         self.show([segment for segment, _ in mapped.values()], epoch, bool(active and mapped))
+
+    @property
+    def records_bytes(self) -> int:
+        """How many bytes of records wait for a checkpoint."""
+        return sum(segment.records_bytes for segment in self.segments)
 
     def is_at(self, epoch: int) -> bool:
         """Whether nothing changed since `epoch`."""

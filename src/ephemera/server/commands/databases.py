@@ -138,7 +138,7 @@ def flushdb(call: Call) -> Reply:
                 summary="Takes every key of every database away.")  # fmt: skip
 def flushall(call: Call) -> Reply:
     _check_flush(call.args)
-    for number in range(DATABASES):
+    for number in range(len(call.server.families)):
         call.server.database(number).clear()
     return OK
 
