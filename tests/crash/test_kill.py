@@ -228,7 +228,7 @@ class DyingControl:
 
 def die_setting(seat: Seat, word: str, method: str, *args: object) -> None:
     engine = cast(Any, seat.store)._engine  # Any: what is private is nobody's type
-    engine._control = DyingControl(engine._control, word)
+    engine._control = engine._base._control = DyingControl(engine._control, word)
     getattr(seat.store, method)(*args)
 
 

@@ -277,7 +277,10 @@ def test_the_names_in_meta_are_those_that_the_format_says(place: Path) -> None:
         clock.advance(1)
         assert store.purge_expired() == 1
         store.checkpoint()
-    meta = read_trees(place / "base" / "00000001.mdb")["meta"]
+    sealed = read_trees(place / "base" / "00000001.mdb")["meta"]
+    meta = {name: stored[4:] for name, stored in sealed.items()}
+    for name, stored in sealed.items():
+        assert stored[:4] == struct.pack("<I", crc32c(name + meta[name]))
     assert struct.unpack("<qqq", meta.pop(b"told"))[:2] == (NOW_MS + 1_000, 2)
     assert meta == {
         b"applied-segment": struct.pack("<q", 2),

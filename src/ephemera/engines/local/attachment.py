@@ -6,10 +6,10 @@ attaches or detaches, keeps two of them from doing so at once.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 
+from ephemera.core._block import block
 from ephemera.core.errors import StoreLocked
 from ephemera.engines.local.files import FileLock
 from ephemera.engines.local.layout import Layout
@@ -27,14 +27,14 @@ class Attachment:
         self.writer = FileLock(layout.locks / "writer")
         self.syncer = FileLock(layout.locks / "syncer")
 
-    @contextlib.contextmanager
+    @block
     def attaching(self) -> Iterator[bool]:
         """Attach; the block is told whether nobody else is, and must recover then.
 
         Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way.
         """
-        self._opening.take()
         try:
+            self._opening.take()
             is_first = self._attached.try_take()
             if not is_first and (self._is_exclusive or not self._attached.try_take(is_shared=True)):
                 raise StoreLocked(self._refusal())
@@ -47,11 +47,11 @@ class Attachment:
         finally:
             self._opening.release()
 
-    @contextlib.contextmanager
+    @block
     def detaching(self) -> Iterator[bool]:
         """Detach after the block, which is told whether this was the last one."""
-        self._opening.take()
         try:
+            self._opening.take()
             yield self._attached.try_take()
         finally:
             # Not just by closing: a child of a fork may have the descriptors too, and lives on.

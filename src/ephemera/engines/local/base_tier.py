@@ -10,7 +10,6 @@ every commit is synced: only checkpoints, sweeps and changes of the family table
 from __future__ import annotations
 
 import bisect
-import contextlib
 import os
 import struct
 import threading
@@ -18,10 +17,11 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import lmdb
 
+from ephemera.core._block import Hold, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
@@ -35,6 +35,7 @@ LOCK_FILE_BYTES = 128 * 1024
 """More than LMDB's lock file takes for so many readers."""
 HOLD_PATIENCE = 1.0
 """How many seconds a fork waits for reads that are under way."""
+HOLD_PAUSE = 0.005
 _LMDB_1_0 = 1
 _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
@@ -68,17 +69,24 @@ class BaseTier:
         self._control = control
         self._files = files
         self._size_limit = size_limit
-        self._former: list[BaseFile] = []
+        self._files_open: list[BaseFile] = []
         self._renewing = threading.Lock()
-        self.file = self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
-    def _open(self) -> BaseFile:
+    def _open(self) -> None:
         # It counts, so it is there, until whoever supersedes it has the lock to remove it.
         with FileLock(self._layout.locks / "base") as lock:
             lock.take(is_shared=True)
             generation = self._control.base
-            path = self._layout.base_file(generation)
-            return BaseFile(path, generation, size_limit=self._size_limit)
+            file = BaseFile(self._layout.base_file(generation), generation)
+            # Before it is open, so that it is closed with the store whatever interrupts this.
+            self._files_open.append(file)
+            file.open(self._size_limit)
+            self.file = file
 
     def renew(self) -> None:
         """From now on read what is committed now, in the generation that counts now."""
@@ -86,8 +94,7 @@ class BaseTier:
             if self._control.base != self.file.generation:
                 # Views that read the former generation go on; it is closed with the store.
                 self.file.reader.renew()
-                former, self.file = self.file, self._open()
-                self._former.append(former)
+                self._open()
             self.file.reader.renew()
 
     def supersede(self, former: BaseFile, generation: int) -> None:
@@ -97,7 +104,7 @@ class BaseTier:
             lock.take()
             remove_generation(self._layout, former.generation, self._files)
 
-    @contextlib.contextmanager
+    @block
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
         while True:
@@ -114,59 +121,45 @@ class BaseTier:
             self.renew()
 
     def hold(self) -> bool:
-        """Before a fork, all files; False, and none, when one cannot."""
-        held: list[BaseFile] = []
-        for file in self._generations():
-            if not file.hold():
-                for one in held:
-                    one.go_on()
-                return False
-            held.append(file)
-        return True
+        """Before a fork, all files; False when one cannot. `go_on` lets go of those that could."""
+        return all(file.hold() for file in self._files_open)
 
     def go_on(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.go_on()
 
     def abandon(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.abandon()
 
     def wake(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.wake()
 
-    def _generations(self) -> tuple[BaseFile, ...]:
-        return (*self._former, self.file)
-
     def close(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.close()
 
 
 class BaseFile:
-    """One generation of the base tier's file, open in this process."""
+    """One generation of the base tier's file in this process."""
 
-    def __init__(
-        self, path: Path, generation: int, *, size_limit: int, creates: bool = False
-    ) -> None:
-        if creates:
-            path.touch()
+    def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self._size_limit = size_limit
-        self._is_closed = False
         # A plain lock: the thread that wakes a child's file need not be the one that forked.
-        self._is_open = threading.Condition(threading.Lock())
-        self._short_reads = 0
+        self._beginning = threading.Lock()
+        self._short_reads: set[object] = set()
+        self._hold: Hold | None = None
         self._held: ReadTransaction | None = None
         self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
         self.reader = RowReader(self.begin)
-        self._open()
 
-    def _open(self) -> None:
+    def open(self, size_limit: int) -> None:
+        """Make it ready for transactions, until `close`."""
+        self._size_limit = size_limit
         with lmdb_errors(self.path):
-            self._env, trees = _open_environment(self.path, self._size_limit)
+            self._env, trees = _open_environment(self, size_limit)
         self._meta, self._rows, self._deadlines, self._untold = trees
 
     # -- over a fork: an LMDB environment does not survive it
@@ -174,20 +167,22 @@ class BaseFile:
     def hold(self) -> bool:
         """Before a fork: let no transaction be under way but those of views; False when one is for
         too long. Whoever would begin one waits until `go_on`."""
-        self._is_open.acquire()
-        if not self._is_open.wait_for(self._is_quiet, HOLD_PATIENCE):
-            self._is_open.release()
-            return False
-        # Takes the one that LMDB's binding keeps in reserve, which a child must not end.
-        self._held = self._env.begin()
-        return True
+        pause = threading.Event()
+        for _ in range(int(HOLD_PATIENCE / HOLD_PAUSE)):
+            self._hold = Hold(self._beginning, HOLD_PATIENCE)
+            if self._hold.is_held and self._is_quiet():
+                # Takes the one that LMDB's binding keeps in reserve, which a child must not end.
+                self._held = self._env.begin()
+                return True
+            self._hold.leave()
+            pause.wait(HOLD_PAUSE)
+        return False
 
     def go_on(self) -> None:
         """After a fork, in the parent."""
         if self._held is not None:
             self._held.abort()
-            self._held = None
-        self._is_open.release()
+        self._held = self._hold = None
 
     def abandon(self) -> None:
         """After a fork, in the child: forget what the parent has begun, without ending it, and close
@@ -196,21 +191,21 @@ class BaseFile:
         self.reader.abandon()
         for view in list(self.views):
             view.abandon()
-        self._short_reads = 0
-        _close_environment(self._env)
+        self._short_reads = set()
+        _close_environment(self)
 
     def wake(self) -> None:
-        self._open()
-        self._is_open.release()
+        self.open(self._size_limit)
+        self._hold = None
 
     def _is_quiet(self) -> bool:
-        return self._short_reads == 0 and not self.reader.is_reading
+        return not self._short_reads and not self.reader.is_reading
 
     # -- reads
 
     def begin(self) -> ReadTransaction:
         """A read transaction of one's own: a consistent state, until ended."""
-        with self._is_open, lmdb_errors(self.path):
+        with self._beginning, lmdb_errors(self.path):
             try:
                 return self._env.begin(db=self._rows)
             except lmdb.ReadersFullError:
@@ -218,22 +213,22 @@ class BaseFile:
                 self._env.reader_check()
                 return self._env.begin(db=self._rows)
 
-    @contextlib.contextmanager
+    @block
     def reading(self) -> Iterator[ReadTransaction]:
         """A read transaction for the length of a block."""
         with self._counted(), lmdb_errors(self.path), self._env.begin(db=self._rows) as txn:
             yield txn
 
-    @contextlib.contextmanager
+    @block
     def _counted(self) -> Iterator[None]:
-        with self._is_open:
-            self._short_reads += 1
+        """Say that a transaction is under way which a fork must wait for."""
+        read = object()
         try:
+            with self._beginning:
+                self._short_reads.add(read)
             yield
         finally:
-            with self._is_open:
-                self._short_reads -= 1
-                self._is_open.notify_all()
+            self._short_reads.discard(read)
 
     def scan(
         self, txn: ReadTransaction, start: bytes, end: bytes | None, *, is_reverse: bool
@@ -323,7 +318,7 @@ class BaseFile:
 
     # -- writes
 
-    @contextlib.contextmanager
+    @block
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
         with self._counted(), lmdb_errors(self.path), self._env.begin(write=True) as txn:
@@ -341,10 +336,8 @@ class BaseFile:
         self._env.reader_check()
 
     def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self.reader.renew()
-            _close_environment(self._env)
+        self.reader.renew()
+        _close_environment(self)
 
 
 class BaseWrite:
@@ -488,28 +481,40 @@ def _unsealed(name: bytes, stored: bytes) -> bytes:
 # share its environment and the handles of its trees.
 Trees = tuple[lmdb._Database, lmdb._Database, lmdb._Database, lmdb._Database]
 _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
-_environments: dict[tuple[int, int], tuple[lmdb.Environment, Trees, int]] = {}
-_opening = threading.Lock()
 
 
-def _open_environment(path: Path, size_limit: int) -> tuple[lmdb.Environment, Trees]:
+class _Environment(NamedTuple):
+    env: lmdb.Environment
+    trees: Trees
+    users: set[BaseFile]
+
+
+_environments: dict[tuple[int, int], _Environment] = {}
+# One that its holder may take again: a store that was forgotten is closed wherever that is noticed.
+_opening = threading.RLock()
+
+
+def _open_environment(user: BaseFile, size_limit: int) -> tuple[lmdb.Environment, Trees]:
     with _opening:
-        identity = _identity(path)
+        identity = _identity(user.path)
         known = _environments.get(identity)
         if known is None:
-            _allocate_lock_file(path)
+            _allocate_lock_file(user.path)
             env = lmdb.open(
-                str(path),
+                str(user.path),
                 subdir=False,
                 map_size=size_limit,
                 max_dbs=len(_TREE_NAMES),
                 max_readers=READERS_MAX,
                 lib_version=_LMDB_1_0,
             )
-            known = (env, _open_trees(env), 0)
-        env, trees, users = known
-        _environments[identity] = (env, trees, users + 1)
-        return env, trees
+            try:
+                known = _environments[identity] = _Environment(env, _open_trees(env), set())
+            except BaseException:
+                env.close()
+                raise
+        known.users.add(user)
+        return known.env, known.trees
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -539,14 +544,15 @@ def _open_trees(env: lmdb.Environment) -> Trees:
     return meta, rows, deadlines, untold
 
 
-def _close_environment(env: lmdb.Environment) -> None:
+def _close_environment(user: BaseFile) -> None:
+    """Let go of the file, if it is open; the last user closes it."""
     with _opening:
-        identity = next(key for key, known in _environments.items() if known[0] is env)
-        _, trees, users = _environments.pop(identity)
-        if users > 1:
-            _environments[identity] = (env, trees, users - 1)
-        else:
-            env.close()
+        for identity, known in list(_environments.items()):
+            if user in known.users:
+                known.users.discard(user)
+                if not known.users:
+                    del _environments[identity]
+                    known.env.close()
 
 
 def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
@@ -558,8 +564,9 @@ def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
     generations = layout.base_generations() or [1]
     counts = generations[0]
     while counts + 1 in generations:
-        file = BaseFile(layout.base_file(counts), counts, size_limit=size_limit)
+        file = BaseFile(layout.base_file(counts), counts)
         try:
+            file.open(size_limit)
             if file.number(SUPERSEDED_BY) != counts + 1:
                 break
         finally:
@@ -606,7 +613,7 @@ _DAMAGE = (
 """What LMDB raises when its pages are not what it wrote: the way it is used here gives no other cause."""
 
 
-@contextlib.contextmanager
+@block
 def lmdb_errors(path: Path) -> Iterator[None]:
     """LMDB's errors in our words."""
     try:

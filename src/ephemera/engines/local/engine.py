@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ephemera.core._block import Hold, block
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
     CorruptStore,
@@ -71,6 +72,8 @@ FOREIGN_CLOCK_SECONDS = 0.005
 """How often to ask a clock that is not the system's."""
 WAIT_SECONDS = 0.01
 CLOSE_PATIENCE = 1.0
+EXIT_PATIENCE = 0.1
+"""How many seconds closing waits for the writer's turn; at exit whoever has it may never give it back."""
 FORK_PATIENCE = 1.0
 """How many seconds a fork waits for the background to finish what it is doing."""
 
@@ -102,7 +105,7 @@ class LocalEngine:
         self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
         self._is_closed = False
         self._is_held = False
-        self._held: list[threading.RLock] = []
+        self._held: list[Hold] = []
         self._attachment = self._new_attachment()
         try:
             with self._attachment.attaching() as is_first:
@@ -163,7 +166,12 @@ class LocalEngine:
             return
         if self._layout.control.exists() or self._layout.segment_numbers():
             raise CorruptStore(path, 0, "the base tier is missing or empty")
-        BaseFile(path, 1, size_limit=self._options.size_limit, creates=True).close()
+        path.touch()
+        file = BaseFile(path, 1)
+        try:
+            file.open(self._options.size_limit)
+        finally:
+            file.close()
 
     def _map_control(self, *, is_first: bool) -> Mapped:
         if is_first:
@@ -229,12 +237,13 @@ class LocalEngine:
         return LocalView(self._segments, state, self.clock.now_ms())
 
     def begin(self) -> LocalTurn:
-        self._segments.enter()
+        turn = self._segments.enter()
         try:
             state = take_state(self._segments, self._base, self._families)
-            return LocalTurn(self._segments, state, self.clock.now_ms())
+            return LocalTurn(self._segments, turn, state, self.clock.now_ms())
         except BaseException:
-            self._segments.leave()
+            # At once, and not only when the last traceback that leads here is gone.
+            turn.leave()
             raise
 
     # -- families
@@ -267,16 +276,19 @@ class LocalEngine:
             if family_table.exists(txn, family.name):
                 family_table.create(txn, family.name, family.default_ttl_ms)
 
-    @contextlib.contextmanager
+    @block
     def _changing_families(self) -> Iterator[BaseWrite]:
         """Change the table while nobody writes, so that no write goes to an id that was given up."""
         self._must_write()
         self._segments.refresh()
         with self._segments.turn():
-            with self._base.write() as txn:
-                yield txn
-            self._control.families += 1
-            self._control.publish()
+            try:
+                with self._base.write() as txn:
+                    yield txn
+            finally:
+                # Also after an interrupt, which may have come when all was committed.
+                self._control.families += 1
+                self._control.publish()
             self._segments.refresh()
 
     # -- maintenance
@@ -475,23 +487,24 @@ class LocalEngine:
     def _before_fork(self) -> None:
         """Let nothing be under way that the child would find half done."""
         locks = (self._tending, self._expiry.picking, self._segments.refreshing)
-        self._held = [lock for lock in locks if lock.acquire(timeout=FORK_PATIENCE)]
+        self._held = [Hold(lock, FORK_PATIENCE) for lock in locks]
         self._is_held = self._segments.on_first_use is None and self._base.hold()
 
     def _after_fork_in_parent(self) -> None:
-        if self._is_held:
+        # Whatever `_before_fork` had come to, should it have been interrupted.
+        if self._segments.on_first_use is None:
             self._base.go_on()
-        for lock in self._held:
-            lock.release()
+        self._is_held, self._held = False, []
 
     def _after_fork_in_child(self) -> None:
-        self._workers, self._announcer = [], None
+        self._workers, self._announcer, self._held = [], None, []
         self._tending, self._expiry.picking = threading.RLock(), threading.RLock()
         self._segments.wake_before_ms = ASLEEP_MS
+        is_held, self._is_held = self._is_held, False
         if self._segments.on_first_use is None:
-            if self._is_held:
+            if is_held:
                 self._base.abandon()
-            self._segments.fork(self._attach_child if self._is_held else _refuse_child)
+            self._segments.fork(self._attach_child if is_held else _refuse_child)
 
     def _attach_child(self) -> None:
         former, self._attachment = self._attachment, self._new_attachment()
@@ -522,6 +535,8 @@ class LocalEngine:
             return
         self._is_closed = True
         _open_engines.discard(self)
+        # Somebody may hold the writer's turn for ever: nobody here waits for that any longer.
+        self._control.writer.patience = min(self._control.writer.patience, CLOSE_PATIENCE)
         for worker in (*self._workers, *([self._announcer] if self._announcer else [])):
             worker.stop()
         if self._segments.on_first_use is not None:
@@ -545,8 +560,6 @@ class LocalEngine:
         """Leave everything on the disk; the last one out leaves nothing but the base tier."""
         if self.is_read_only:
             return
-        # Somebody may hold the writer's turn for ever: leaving does not wait for that.
-        self._segments.lock_timeout = min(self._segments.lock_timeout, CLOSE_PATIENCE)
         self._segments.sync()
         if is_last and not self._is_manual:
             self.checkpoint()
@@ -569,6 +582,7 @@ def _refuse_child() -> None:
 @atexit.register
 def _close_all() -> None:
     for engine in list(_open_engines):
+        engine._control.writer.patience = EXIT_PATIENCE
         engine.close()
 
 

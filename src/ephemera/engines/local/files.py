@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
+from ephemera.core._block import block
 from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
 
 TEMPORARY_SUFFIX = ".new"
@@ -120,6 +121,8 @@ class Files:
 class FileLock:
     """A lock on a file, shared or exclusive, that the system frees when its holder dies."""
 
+    fd = -1
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -149,6 +152,10 @@ class FileLock:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # An interrupt may have kept it from being closed.
+        self.close()
+
     def write_owner(self, pid: int | None) -> None:
         """Leave the holder's pid for those who are refused."""
         os.ftruncate(self.fd, 0)
@@ -164,7 +171,7 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
 
 
-@contextlib.contextmanager
+@block
 def full_disk_is_store_full(path: object) -> Iterator[None]:
     """Turn the system's word for a full disk into ours."""
     try:
