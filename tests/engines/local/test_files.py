@@ -382,10 +382,11 @@ def test_a_file_lock_excludes_shares_and_names_its_owner(tmp_path: Path) -> None
     assert two.read_owner() == "42"
     one.write_owner(None)
     assert two.read_owner() == "unknown"
-    one.release()
+    with one.held():
+        assert not two.try_take(is_shared=True)
     assert two.try_take(is_shared=True)
-    assert one.try_take(is_shared=True)
-    assert not one.try_take()
+    with one.held(is_shared=True):
+        assert not one.try_take()
     two.close()
     two.close()
     assert in_a_thread(lambda: one.take()) == []

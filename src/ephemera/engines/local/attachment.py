@@ -33,8 +33,7 @@ class Attachment:
 
         Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way.
         """
-        try:
-            self._opening.take()
+        with self._opening.held():
             is_first = self._attached.try_take()
             if not is_first and (self._is_exclusive or not self._attached.try_take(is_shared=True)):
                 raise StoreLocked(self._refusal())
@@ -44,19 +43,18 @@ class Attachment:
             else:
                 self._attached.take(is_shared=True)
                 self._attached.write_owner(None)
-        finally:
-            self._opening.release()
 
     @block
     def detaching(self) -> Iterator[bool]:
         """Detach after the block, which is told whether this was the last one."""
         try:
-            self._opening.take()
-            yield self._attached.try_take()
+            with self._opening.held():
+                try:
+                    yield self._attached.try_take()
+                finally:
+                    # Not just by closing: a child of a fork may have the descriptors too, and lives on.
+                    self.stay_shared()
         finally:
-            # Not just by closing: a child of a fork may have the descriptors too, and lives on.
-            self.stay_shared()
-            self._opening.release()
             self.close()
 
     def stay_shared(self) -> None:

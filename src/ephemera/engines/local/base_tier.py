@@ -79,8 +79,7 @@ class BaseTier:
 
     def _open(self) -> None:
         # It counts, so it is there, until whoever supersedes it has the lock to remove it.
-        with FileLock(self._layout.locks / "base") as lock:
-            lock.take(is_shared=True)
+        with FileLock(self._layout.locks / "base").held(is_shared=True):
             generation = self._control.base
             file = BaseFile(self._layout.base_file(generation), generation)
             # Before it is open, so that it is closed with the store whatever interrupts this.
@@ -100,8 +99,7 @@ class BaseTier:
     def supersede(self, former: BaseFile, generation: int) -> None:
         """Another generation counts from now on: whoever has the former one open goes on with it."""
         self._control.supersede_base(former.generation, generation)
-        with FileLock(self._layout.locks / "base") as lock:
-            lock.take()
+        with FileLock(self._layout.locks / "base").held():
             remove_generation(self._layout, former.generation, self._files)
 
     @block

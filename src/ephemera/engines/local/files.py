@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 from ephemera.core._block import block
 from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
@@ -138,19 +137,19 @@ class FileLock:
             return False
         return True
 
-    def release(self) -> None:
-        fcntl.flock(self.fd, fcntl.LOCK_UN)
+    @block
+    def held(self, *, is_shared: bool = False) -> Iterator[None]:
+        """Hold the lock for the length of a block."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # An interrupt may have kept it from being closed.
