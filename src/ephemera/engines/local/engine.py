@@ -131,15 +131,16 @@ class LocalEngine:
         if is_first:
             self._layout.remove_temporaries()
             self._check_base()
-        self._control_file = self._map_control(is_first=is_first)
+        # The page needs no descriptor: nothing of it is ever synced.
+        memory = self._map_control(is_first=is_first).memory
         self._control = Control(
-            self._control_file.memory,
+            memory,
             is_first=is_first,
             writer_fd=self._attachment.writer.fd,
             syncer_fd=self._attachment.syncer.fd,
             hash_seed=int.from_bytes(os.urandom(8), "little"),
         )
-        self._steady.share(self._control_file.memory, CLOCK_OFFSET_AT, is_first=is_first)
+        self._steady.share(memory, CLOCK_OFFSET_AT, is_first=is_first)
         if is_first:
             self._control.base, others = sole_generation(self._layout, self._options.size_limit)
             for generation in others:
@@ -542,6 +543,7 @@ class LocalEngine:
         if self._segments.on_first_use is not None:
             # The child of a fork that never used the store: all of it is the parent's.
             self._segments.close()
+            self._expiry.close()
             self._attachment.close()
             return
         with self._attachment.detaching() as is_last:
@@ -552,6 +554,7 @@ class LocalEngine:
                 _log.warning("closing %s: %s", self._layout.root, error)
             finally:
                 self._segments.close()
+                self._expiry.close()
                 self._base.close()
                 self._steady.unshare()
                 self._control.keep_if_held()

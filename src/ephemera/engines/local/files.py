@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from ephemera.core._block import block
 from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
+from ephemera.engines.local._mapping import Mapping
 
 TEMPORARY_SUFFIX = ".new"
 _IS_DARWIN = sys.platform == "darwin"
@@ -40,7 +40,12 @@ class Mapped:
         self.fd = fd
         with full_disk_is_store_full(path):
             reserve(fd, size)
-        self.memory = mmap.mmap(fd, size)
+        self._mapping = Mapping(fd, size)
+        self.memory = memoryview(self._mapping)
+
+    def flush(self) -> None:
+        """Hand what was written to the memory to the file."""
+        self._mapping.flush()
 
     def __del__(self) -> None:
         # The mapping itself goes when nobody uses the memory any more.
@@ -51,7 +56,7 @@ class Mapped:
 class Files:
     """The operating system as it is. Tests substitute one that fails, tears and forgets."""
 
-    def create_mapped(self, path: Path, size: int, fill: Callable[[mmap.mmap], object]) -> Mapped:
+    def create_mapped(self, path: Path, size: int, fill: Callable[[memoryview], object]) -> Mapped:
         """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
 
         Raises StoreFull when there is no room; then nothing is left behind.
@@ -83,7 +88,7 @@ class Files:
     def sync(self, mapped: Mapped) -> None:
         """Return once all that was written to the memory is on the disk."""
         if _IS_DARWIN:
-            mapped.memory.flush()
+            mapped.flush()
             fcntl.fcntl(mapped.fd, _F_FULLFSYNC)
         else:
             os.fdatasync(mapped.fd)
