@@ -34,6 +34,7 @@ cdef struct Page:
     uint32_t sync_group_full
     uint64_t failed
     uint64_t has_died
+    uint64_t size_limit
 
 cdef class Lock:
     cdef eph_lock lock

@@ -163,10 +163,10 @@ cdef Turn turn_of(Lock lock):
 @cython.no_gc
 cdef class Control:
     """The mapped page. `memory` is any writable buffer of `CONTROL_BYTES`; the two descriptors
-    serve the locks where the system has no robust mutex."""
+    serve the locks where the system has no robust mutex. What follows them is the first one's word."""
 
     def __cinit__(self, memory, *, bint is_first, int writer_fd=-1, int syncer_fd=-1,
-                  uint64_t hash_seed=0):
+                  uint64_t hash_seed=0, uint64_t size_limit=0):
         PyObject_GetBuffer(memory, &self.buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
         self.has_buffer = True
         if self.buffer.len < CONTROL_BYTES:
@@ -177,6 +177,7 @@ cdef class Control:
         if is_first:
             memset(start, 0, CONTROL_BYTES)
             self.page.hash_seed = hash_seed
+            self.page.size_limit = size_limit
             eph_lock_format(<eph_lock_page *> (start + WRITER_AT))
             eph_lock_format(<eph_lock_page *> (start + SYNCER_AT))
             memcpy(self.page.magic, MAGIC, 8)
@@ -246,6 +247,11 @@ cdef class Control:
     @families.setter
     def families(self, uint64_t version):
         eph_store64(&self.page.families, version)
+
+    @property
+    def size_limit(self) -> int:
+        """How many bytes the base tier may take in every process: LMDB's map has one size."""
+        return eph_load64(&self.page.size_limit)
 
     @property
     def hash_seed(self) -> int:

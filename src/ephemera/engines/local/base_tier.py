@@ -64,11 +64,10 @@ class BaseTier:
     Reads take the file from here and stay with it; writes make sure that it is still the one.
     """
 
-    def __init__(self, layout: Layout, control: Control, files: Files, *, size_limit: int) -> None:
+    def __init__(self, layout: Layout, control: Control, files: Files) -> None:
         self._layout = layout
         self._control = control
         self._files = files
-        self._size_limit = size_limit
         self._files_open: list[BaseFile] = []
         self._renewing = threading.Lock()
         try:
@@ -84,7 +83,7 @@ class BaseTier:
             file = BaseFile(self._layout.base_file(generation), generation)
             # Before it is open, so that it is closed with the store whatever interrupts this.
             self._files_open.append(file)
-            file.open(self._size_limit)
+            file.open(self._control.size_limit)
             self.file = file
 
     def renew(self) -> None:
@@ -619,14 +618,11 @@ def lmdb_errors(path: Path) -> Iterator[None]:
             yield
     except lmdb.MapFullError as error:
         raise StoreFull(
-            f"{path} has reached size_limit: purge, or open with a larger one"
+            f"{path} has reached the size_limit that its first opener set: purge, or close it in all"
+            " processes and open it with a larger one"
         ) from error
     except lmdb.DiskError as error:
         raise StoreFull(f"no room for {path}: {error}") from error
-    except lmdb.MapResizedError as error:
-        raise StoreFull(
-            f"{path} has outgrown the size_limit of this process: open it with that of the others"
-        ) from error
     except lmdb.ReadersFullError as error:
         raise StoreBusy(
             f"{READERS_MAX} snapshots, scans and transactions of {path} are open: close some"

@@ -139,15 +139,14 @@ class LocalEngine:
             writer_fd=self._attachment.writer.fd,
             syncer_fd=self._attachment.syncer.fd,
             hash_seed=int.from_bytes(os.urandom(8), "little"),
+            size_limit=self._options.size_limit,
         )
         self._steady.share(memory, CLOCK_OFFSET_AT, is_first=is_first)
         if is_first:
-            self._control.base, others = sole_generation(self._layout, self._options.size_limit)
+            self._control.base, others = sole_generation(self._layout, self._control.size_limit)
             for generation in others:
                 remove_generation(self._layout, generation, self._files)
-        self._base = BaseTier(
-            self._layout, self._control, self._files, size_limit=self._options.size_limit
-        )
+        self._base = BaseTier(self._layout, self._control, self._files)
         try:
             if is_first:
                 self._recover()
