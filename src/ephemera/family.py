@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ephemera.core.arguments import BytesLike, check_durable
 from ephemera.core.keyvalue import FamilyRef, KeyValue
 from ephemera.keyspace import Keyspace, encode_keys
-from ephemera.transaction import Pending
+from ephemera.transaction import begin
 
 
 class Family(Keyspace):
@@ -41,7 +41,7 @@ class Family(Keyspace):
         # The engine deletes blindly in a batch; to count what was there takes the writer's turn.
         wanted = encode_keys(keys)
         check_durable(durable)
-        with Pending(self._engine.begin(), durable=durable) as pending:
+        with begin(self._engine, durable=durable) as pending:
             return sum(pending.delete(self._ref, key, durable=None) for key in wanted)
 
     def __repr__(self) -> str:

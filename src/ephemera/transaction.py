@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from types import TracebackType
-from typing import Self
 
+from ephemera.core._block import Ending
 from ephemera.core.arguments import check_durable
 from ephemera.core.errors import InvalidArgument
 from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, Turn, Write
@@ -19,7 +18,7 @@ from ephemera.snapshot import Frozen, existing_family
 _KEY = itemgetter(0)
 
 
-class Pending(Frozen):
+class Pending(Frozen, Ending):
     """The access of a transaction: what it wrote so far, over the view of its turn.
 
     Its own writes are alive by construction: their deadlines lie after the one instant of the turn.
@@ -102,21 +101,32 @@ class Pending(Frozen):
         self.open_view()
         self.close()
 
-    def __enter__(self) -> Self:
-        return self
+    def _begin(self) -> None:
+        self.open_view()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def _end(self, *, is_well: bool) -> None:
         if not self.is_open:
             return
-        if kind is None:
+        if is_well:
             self.commit()
         else:
             self.rollback()
 
+    def _give_up(self) -> None:
+        self.close()
 
-class Transaction(Keyspace):
+
+def begin(engine: KeyValue, *, durable: bool | None) -> Pending:
+    """Take the writer's turn."""
+    turn = engine.begin()
+    try:
+        return Pending(turn, durable=durable)
+    except BaseException:
+        turn.close()
+        raise
+
+
+class Transaction(Keyspace, Ending):
     """Reads and writes that happen all together or not at all, made by `store.transaction()`.
 
     It holds the writer's turn until its block ends, so keep the block short: other writers wait.
@@ -144,8 +154,12 @@ class Transaction(Keyspace):
     ) -> None:
         check_durable(durable)  # before the turn is taken, which nobody would end
         self._engine = engine
-        self._pending = Pending(engine.begin(), durable=durable)
-        super().__init__(self._pending, ref, self._pending.now_ms, store_ttl_ms)
+        self._pending = begin(engine, durable=durable)
+        try:
+            super().__init__(self._pending, ref, self._pending.now_ms, store_ttl_ms)
+        except BaseException:
+            self._pending.close()
+            raise
 
     def family(self, name: str) -> Keyspace:
         """Another family in the same transaction. Raises InvalidArgument when there is none.
@@ -189,17 +203,14 @@ class Transaction(Keyspace):
         """
         self._pending.rollback()
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> None:
         self._pending.open_view()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._pending.__exit__(kind, error, trace)
+    def _end(self, *, is_well: bool) -> None:
+        self._pending._end(is_well=is_well)
+
+    def _give_up(self) -> None:
+        self._pending.close()
 
 
 def _merge(

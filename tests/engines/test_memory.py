@@ -227,7 +227,7 @@ def test_readers_do_not_wait_for_a_turn(engine: MemoryEngine) -> None:
 def test_closing_the_store_ends_the_wait_for_a_turn() -> None:
     engine = MemoryEngine(Options(lock_timeout=PATIENCE_S))
     family = family_of(engine)
-    engine.begin()
+    turn = engine.begin()
     raised: list[Exception] = []
     is_waiting = threading.Event()
 
@@ -244,6 +244,7 @@ def test_closing_the_store_ends_the_wait_for_a_turn() -> None:
     engine.close()
     thread.join(PATIENCE_S)
     assert [type(error) for error in raised] == [ephemera.StoreClosed]
+    turn.close()
 
 
 def test_a_turn_that_ended_commits_nothing(engine: MemoryEngine) -> None:

@@ -22,7 +22,8 @@ SEGMENT_BYTES_MIN = 64 * 1024
 class Options:
     """The settings of an open store.
 
-    `size_limit` bounds the base tier in bytes. `lock_timeout` is how many seconds a write waits for
+    `size_limit` bounds the base tier in bytes; while a store is open, that of its first opener holds
+    for all. `lock_timeout` is how many seconds a write waits for
     its turn. `exclusive` keeps every other process out. `segment_bytes` is how much is written
     before a checkpoint moves it to the base tier.
     """

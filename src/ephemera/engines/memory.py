@@ -13,10 +13,11 @@ import logging
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ephemera.core.clock import Clock, SteadyClock
+from ephemera.core._block import Bell, block
+from ephemera.core.clock import Clock, SteadyClock, elapsed_ns
 from ephemera.core.errors import (
     EphemeraError,
     InvalidArgument,
@@ -36,6 +37,7 @@ SWEEP_PAUSE_S_MAX = 1.0
 FOREIGN_CLOCK_PAUSE_S = 0.002
 """How often the sweeper looks at a clock that it cannot sleep by."""
 STALE_ENTRIES_MIN = 1_024
+TURN_PAUSE_S = 0.05
 
 log = logging.getLogger("ephemera")
 
@@ -139,6 +141,21 @@ class Deadlines:
         self.heap = [entry for entry in set(self.heap) if self.is_current(entry)]
         heapq.heapify(self.heap)
 
+    def rebuild(self, families: Iterable[MemoryFamily]) -> None:
+        """Begin anew from the rows themselves."""
+        self.families = {family.id: family for family in families}
+        heap = []
+        for family in self.families.values():
+            entries = [
+                (row.deadline_ms, family.id, key)
+                for key, row in family.rows.items()
+                if row.deadline_ms != NEVER_MS
+            ]
+            family.mortal_count = len(entries)
+            heap += entries
+        heapq.heapify(heap)
+        self.heap, self.mortal_count = heap, len(heap)
+
     def is_current(self, entry: tuple[int, int, bytes]) -> bool:
         deadline_ms, family_id, key = entry
         family = self.families.get(family_id)
@@ -190,7 +207,10 @@ class MemoryView:
 
 
 class MemoryTurn:
-    """The writer's turn. Nobody else writes meanwhile, so the rows themselves are its view."""
+    """The writer's turn. Nobody else writes meanwhile, so the rows themselves are its view.
+
+    The engine knows it by a weak reference: a turn that was forgotten ends with this object.
+    """
 
     def __init__(self, engine: MemoryEngine, now_ms: int) -> None:
         self._engine = engine
@@ -227,11 +247,10 @@ class MemoryEngine:
         self.clock: Clock = SteadyClock() if options.clock is None else options.clock
         self.is_read_only = options.read_only
         self._is_background = options.maintenance == "background"
-        wait_s = duration_ms(options.lock_timeout, name="lock_timeout") / 1000
-        self._wait_s = min(wait_s, threading.TIMEOUT_MAX)
+        self._wait_ns = duration_ms(options.lock_timeout, name="lock_timeout") * 1_000_000
         self._lock = threading.RLock()
-        self._turn_ended = threading.Condition(self._lock)
-        self._turn: MemoryTurn | None = None
+        self._turn_ended = Bell()
+        self._turn: Callable[[], MemoryTurn | None] = _nobody
         self._is_closed = False
         self._is_free = not options.read_only  # whether a write may go ahead at once
         self._publishing: dict[tuple[MemoryFamily, bytes], Row | None] | None = None
@@ -243,7 +262,7 @@ class MemoryEngine:
         self._expired_count = 0
         self._expiry_lag_ms = 0
         self._sweeper: threading.Thread | None = None
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._add_family("default")
 
     # --- reading ------------------------------------------------------------------------------
@@ -338,37 +357,53 @@ class MemoryEngine:
                 self._place(family, key, new, now_ms)
 
     def begin(self) -> MemoryTurn:
-        with self._lock:
-            if not self._is_free:
-                self._await_turn()
-            self._turn = MemoryTurn(self, self.clock.now_ms())
-            self._is_free = False
-            return self._turn
+        turn = None
+        try:
+            with self._lock:
+                if not self._is_free:
+                    self._await_turn()
+                turn = MemoryTurn(self, self.clock.now_ms())
+                self._turn, self._is_free = weakref.ref(turn), False
+            return turn
+        except BaseException:
+            # At once, and not only when the last traceback that leads here is gone.
+            if turn is not None:
+                turn.close()
+            raise
 
     def end_turn(self, turn: MemoryTurn, writes: Sequence[Write]) -> None:
         """Write at once what the turn was for, and let the next writer in."""
         with self._lock:
-            if self._turn is not turn:
+            if self._turn() is not turn:
                 if writes:
-                    raise StoreClosed("the turn has ended")
+                    raise StoreClosed("the store was closed")
                 return
             try:
                 self._publish(writes)
             finally:
-                self._turn = None
-                self._is_free = True
-                self._turn_ended.notify_all()
+                self._turn, self._is_free = _nobody, True
+                self._turn_ended.ring()
 
     def _await_turn(self) -> None:
         """Return when a write may go ahead; the lock is held before and after, not meanwhile."""
         self._check_writable()
-        if self._turn is not None and self._turn.thread_id == threading.get_ident():
-            raise InvalidArgument(
-                "this thread is inside a transaction: write through it, or after its block"
-            )
-        if not self._turn_ended.wait_for(lambda: self._turn is None, self._wait_s):
-            raise StoreBusy(f"another writer has held its turn for more than {self._wait_s} s")
-        self._check_writable()
+        until_ns = elapsed_ns() + self._wait_ns
+        while (turn := self._turn()) is not None:
+            if turn.thread_id == threading.get_ident():
+                raise InvalidArgument(
+                    "this thread is inside a transaction: write through it, or after its block"
+                )
+            left_s = (until_ns - elapsed_ns()) / 1e9
+            if left_s <= 0:
+                raise StoreBusy(
+                    f"the writer's turn did not come within {self._wait_ns / 1e9:g} s (lock_timeout)"
+                )
+            # Not kept alive from here; and looked for again now and then, for it may be forgotten.
+            del turn
+            self._turn_ended.wait_without(self._lock, min(TURN_PAUSE_S, left_s))
+            self._check_writable()
+        self._is_free = True
+        self._turn_ended.ring()  # for others who wait
 
     def _publish(self, writes: Sequence[Write]) -> None:
         families: list[MemoryFamily] = [write.family for write in writes]  # type: ignore[misc]  # our own
@@ -379,26 +414,40 @@ class MemoryEngine:
             (family, write.key): write.row for family, write in zip(families, writes, strict=True)
         }
         self._publishing = rows
+        try:
+            self._place_all(rows, now_ms)
+        except BaseException:
+            # An interrupt: readers have seen all of it already.
+            self._place_all(rows, now_ms)
+            raise
+        finally:
+            self._publishing = None
+
+    def _place_all(self, rows: dict[tuple[MemoryFamily, bytes], Row | None], now_ms: int) -> None:
         for (family, key), row in rows.items():
             self._place(family, key, row, now_ms)
-        self._publishing = None
 
     def _place(self, family: MemoryFamily, key: bytes, row: Row | None, now_ms: int) -> None:
         """Put a row (None: nothing) where the old one is, and its deadline into the heap."""
         rows = family.rows
         old = rows.get(key)
-        if row is not None:
-            rows[key] = row
-        elif old is not None:
-            del rows[key]
-        if old is None or row is None:
-            rows.ordered = None
         old_ms = NEVER_MS if old is None else old.deadline_ms
         new_ms = NEVER_MS if row is None else row.deadline_ms
-        if old is not None and is_dead(old_ms, now_ms):
-            self._note_death(Expired(family.name, key, old.value, old_ms))
-        if self._deadlines.move(family, key, old_ms, new_ms) and self._is_background:
-            self._wake_sweeper()
+        try:
+            if old is None or row is None:
+                rows.ordered = None
+            if row is not None:
+                rows[key] = row
+            elif old is not None:
+                del rows[key]
+            if old is not None and is_dead(old_ms, now_ms):
+                self._note_death(Expired(family.name, key, old.value, old_ms))
+            if self._deadlines.move(family, key, old_ms, new_ms) and self._is_background:
+                self._wake_sweeper()
+        except BaseException:
+            # An interrupt, between the row and its deadline perhaps: the row is the truth.
+            self._deadlines.rebuild(self._families.values())
+            raise
 
     # --- families -----------------------------------------------------------------------------
 
@@ -412,8 +461,18 @@ class MemoryEngine:
             return self._families.get(name)
 
     def _add_family(self, name: str) -> None:
-        family = self._families[name] = MemoryFamily(name, self._new_id())
-        self._deadlines.adopt(family)
+        with self._changing_families():
+            family = self._families[name] = MemoryFamily(name, self._new_id())
+            self._deadlines.adopt(family)
+
+    @block
+    def _changing_families(self) -> Iterator[None]:
+        """Let the heap know the families that there are, also after an interrupt."""
+        try:
+            yield
+        except BaseException:
+            self._deadlines.rebuild(self._families.values())
+            raise
 
     def set_default_ttl(self, family: MemoryFamily, ttl_ms: int | None) -> None:
         with self._lock:
@@ -431,11 +490,14 @@ class MemoryEngine:
         with self._lock:
             if not self._is_free:
                 self._await_turn()
-            family = self._families.pop(name, None)
+            family = self._families.get(name)
             if family is None:
                 return False
-            self._deadlines.forget(family)
-            family.rows = GoneRows(InvalidArgument(f"the family {name!r} was dropped"))
+            gone = GoneRows(InvalidArgument(f"the family {name!r} was dropped"))
+            with self._changing_families():
+                del self._families[name]
+                family.rows = gone
+                self._deadlines.forget(family)
             return True
 
     def clear(self, family: MemoryFamily) -> None:
@@ -443,9 +505,10 @@ class MemoryEngine:
             if not self._is_free:
                 self._await_turn()
             family.readable()
-            self._deadlines.forget(family)
-            family.reset(self._new_id())
-            self._deadlines.adopt(family)
+            with self._changing_families():
+                self._deadlines.forget(family)
+                family.reset(self._new_id())
+                self._deadlines.adopt(family)
 
     def _new_id(self) -> int:
         self._next_id += 1
@@ -497,7 +560,7 @@ class MemoryEngine:
         self._expired_count += 1
         if self._callbacks:
             self._deaths.append(death)
-            self._wake.set()
+            self._wake.ring()
 
     def _wake_sweeper(self) -> None:
         if self._sweeper is None:
@@ -506,7 +569,7 @@ class MemoryEngine:
             )
             self._sweeper.daemon = True
             self._sweeper.start()
-        self._wake.set()
+        self._wake.ring()
 
     def sweep(self) -> float | None:
         """Remove what is dead; the seconds until the next look, None when there will be none."""
@@ -584,12 +647,12 @@ class MemoryEngine:
 
     def close(self) -> None:
         with self._lock:
-            self._is_closed, self._is_free, self._turn = True, False, None
+            self._is_closed, self._is_free, self._turn = True, False, _nobody
             for family in self._families.values():
                 family.rows = GoneRows(StoreClosed("the store was closed"))
             self._deadlines = Deadlines()
-            self._turn_ended.notify_all()
-            self._wake.set()
+            self._turn_ended.ring()
+            self._wake.ring()
             sweeper = self._sweeper
         # So that no callback runs once the store is closed; one of them may be the caller.
         if sweeper is not None and sweeper is not threading.current_thread():
@@ -605,10 +668,13 @@ class MemoryEngine:
             raise ReadOnly("the store was opened with read_only=True")
 
 
-def _sweep(engine_ref: weakref.ref[MemoryEngine], wake: threading.Event) -> None:
+def _nobody() -> None:
+    """Who has the turn when it is free."""
+
+
+def _sweep(engine_ref: weakref.ref[MemoryEngine], wake: Bell) -> None:
     """Until the store is closed, or nobody has it any more."""
     while True:
-        wake.clear()
         engine = engine_ref()
         pause_s = None if engine is None else engine.sweep()
         if pause_s is None:

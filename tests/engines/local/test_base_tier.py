@@ -218,27 +218,55 @@ def test_size_limit_is_store_full_until_it_is_raised_and_nothing_is_lost(
     assert store.count() == written + 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="lmdb.MapResizedError escapes when another process with a larger size_limit grew the file",
-)
-def test_openers_with_different_size_limits_read_the_same(open_store: Callable[..., Store]) -> None:
+def test_the_size_limit_of_the_first_opener_holds_for_all(open_store: Callable[..., Store]) -> None:
     store = open_store(size_limit=1024 * 1024)
     store.put("key", "value")
     store.checkpoint()
+    write = """
+        import sys
+        import ephemera
+        with ephemera.open(sys.argv[1], segment_bytes=65536, maintenance="manual") as store:
+            try:
+                store.put_many({b"%d" % n: b"x" * 1000 for n in range(3000)})
+                store.checkpoint()
+            except ephemera.StoreFull as error:
+                print("size_limit" in str(error))
+            assert store.count() == 3001
+        """
+    path = engine_of(store)._layout.root
+    done = run_python(write, path)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert store.get("key") == b"value"
+    assert store.count() == 3_001
+    store.close()
+    done = run_python(write, path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_limit_below_what_is_there_leaves_all_of_it_readable_everywhere(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store()
+    store.put_many({b"%d" % number: THOUSAND for number in range(3_000)})
+    store.checkpoint()
+    store.close()
+    store = open_store(size_limit=1024 * 1024)
     done = run_python(
         """
         import sys
         import ephemera
-        with ephemera.open(sys.argv[1], segment_bytes=65536, maintenance="manual") as store:
-            store.put_many({b"%d" % n: b"x" * 1000 for n in range(3000)})
-            store.checkpoint()
+        with ephemera.open(sys.argv[1], maintenance="manual") as store:
+            assert store.count() == 3000
+            store.put_many({b"more %d" % n: b"x" * 1000 for n in range(100)})
+            try:
+                store.checkpoint()
+            except ephemera.StoreFull:
+                print("full")
         """,
         engine_of(store)._layout.root,
     )
-    assert done.returncode == 0, done.stderr
-    assert store.get("key") == b"value"
-    assert store.count() == 3_001
+    assert (done.returncode, done.stdout) == (0, "full\n"), done.stderr
+    assert store.count() == 3_100
 
 
 # --- damage ---------------------------------------------------------------------------------------

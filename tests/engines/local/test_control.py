@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy
-from ephemera.engines.local._control import CONTROL_BYTES, Control
+from ephemera.engines.local._control import CONTROL_BYTES, Control, Turn
 from tests.engines.local.stores import PATIENCE_S, in_a_thread, start_python
 
 
@@ -81,8 +81,8 @@ def test_the_first_one_trusts_nothing_that_was_there(tmp_path: Path) -> None:
     memory = bytearray(b"\xff" * CONTROL_BYTES)
     control = Control(memory, is_first=True, hash_seed=1)
     assert (control.newest, control.applied, control.failed, control.epoch) == (0, 0, False, 0)
-    assert control.writer.take(1) is False
-    control.writer.leave()
+    with control.writer.take(1) as turn:
+        assert not turn.has_died
 
 
 @pytest.mark.parametrize("memory", [bytearray(CONTROL_BYTES), bytearray(b"\xff" * CONTROL_BYTES)])
@@ -106,11 +106,10 @@ def test_only_one_thread_is_inside(pair: Pair, name: str) -> None:
         nonlocal inside, most
         lock = getattr(control, name)
         for _ in range(rounds):
-            lock.take(PATIENCE_S)
-            inside += 1
-            most = max(most, inside)
-            inside -= 1
-            lock.leave()
+            with lock.take(PATIENCE_S):
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
 
     threads = [
         threading.Thread(target=work, args=(control,))
@@ -125,20 +124,18 @@ def test_only_one_thread_is_inside(pair: Pair, name: str) -> None:
 
 
 def test_the_two_locks_are_independent(pair: Pair) -> None:
-    pair.first.writer.take(1)
-    assert in_a_thread(lambda: (pair.second.syncer.take(1), pair.second.syncer.leave())) == []
-    pair.first.writer.leave()
+    with pair.first.writer.take(1):
+        assert in_a_thread(lambda: pair.second.syncer.take(1).leave()) == []
 
 
 def test_waiting_lets_other_threads_run(pair: Pair) -> None:
-    pair.first.writer.take(1)
+    turn = pair.first.writer.take(1)
     waits, came = threading.Event(), threading.Event()
 
     def wait() -> None:
         waits.set()
-        pair.second.writer.take(PATIENCE_S)
-        came.set()
-        pair.second.writer.leave()
+        with pair.second.writer.take(PATIENCE_S):
+            came.set()
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
@@ -146,30 +143,63 @@ def test_waiting_lets_other_threads_run(pair: Pair) -> None:
     # This thread goes on although the other one waits; if that held the GIL, nobody would.
     assert sum(range(200_000)) > 0
     assert not came.is_set()
-    pair.first.writer.leave()
+    turn.leave()
     assert came.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.05])
 def test_waiting_ends_with_store_busy(pair: Pair, timeout: float) -> None:
-    pair.first.writer.take(1)
-    (error,) = in_a_thread(lambda: pair.second.writer.take(timeout))
-    assert isinstance(error, StoreBusy)
-    assert "lock_timeout" in str(error)
-    pair.first.writer.leave()
-    assert pair.second.writer.take(timeout) is False
-    pair.second.writer.leave()
+    with pair.first.writer.take(1):
+        (error,) = in_a_thread(lambda: pair.second.writer.take(timeout))
+        assert isinstance(error, StoreBusy)
+        assert "lock_timeout" in str(error)
+    with pair.second.writer.take(timeout) as turn:
+        assert not turn.has_died
+
+
+def test_patience_ends_a_wait_that_is_under_way(pair: Pair) -> None:
+    waits = threading.Event()
+
+    def wait() -> None:
+        waits.set()
+        pair.second.writer.take(PATIENCE_S)
+
+    with pair.first.writer.take(1):
+        raised: list[BaseException] = []
+        thread = threading.Thread(target=lambda: raised.extend(in_a_thread(wait)))
+        thread.start()
+        assert waits.wait(PATIENCE_S)
+        pair.second.writer.patience = 0.0
+        thread.join(PATIENCE_S / 2)
+        assert [type(error) for error in raised] == [StoreBusy]
 
 
 def test_a_second_take_of_the_same_thread_is_refused_and_the_first_still_holds(pair: Pair) -> None:
-    pair.first.writer.take(1)
-    with pytest.raises(InvalidArgument, match="transaction"):
-        pair.first.writer.take(5)
+    with pair.first.writer.take(1):
+        with pytest.raises(InvalidArgument, match="transaction"):
+            pair.first.writer.take(5)
+        (error,) = in_a_thread(lambda: pair.second.writer.take(0))
+        assert isinstance(error, StoreBusy)
+    assert in_a_thread(lambda: pair.second.writer.take(0).leave()) == []
+
+
+def test_a_turn_goes_with_the_object_that_holds_it(pair: Pair) -> None:
+    turn = pair.first.writer.take(1)
     (error,) = in_a_thread(lambda: pair.second.writer.take(0))
     assert isinstance(error, StoreBusy)
-    pair.first.writer.leave()
-    assert in_a_thread(lambda: (pair.second.writer.take(0), pair.second.writer.leave())) == []
+    del turn
+    assert in_a_thread(lambda: pair.second.writer.take(0).leave()) == []
+
+
+def test_only_the_thread_that_took_a_turn_gives_it_back(pair: Pair) -> None:
+    turn = pair.first.writer.take(1)
+    assert in_a_thread(turn.leave) == []
+    assert turn.is_held
+    (error,) = in_a_thread(lambda: pair.second.writer.take(0))
+    assert isinstance(error, StoreBusy)
+    turn.leave()
+    assert not turn.is_held
 
 
 HOLD = """
@@ -179,7 +209,7 @@ HOLD = """
     control = Control(
         mmap.mmap(fds[0], CONTROL_BYTES), is_first=False, writer_fd=fds[1], syncer_fd=fds[2]
     )
-    control.writer.take(5)
+    turn = control.writer.take(5)
     print("inside", flush=True)
     sys.stdin.readline()
 """
@@ -193,11 +223,11 @@ def test_the_next_holder_learns_that_the_one_before_was_killed_inside(pair: Pair
             pair.first.writer.take(0)
         holder.send_signal(signal.SIGKILL)
         holder.wait(PATIENCE_S)
-    assert pair.first.writer.take(PATIENCE_S) is True
-    pair.first.writer.leave()
+    with pair.first.writer.take(PATIENCE_S) as turn:
+        assert turn.has_died
     # Told once: whoever comes after found the house in order.
-    assert pair.second.writer.take(PATIENCE_S) is False
-    pair.second.writer.leave()
+    with pair.second.writer.take(PATIENCE_S) as turn:
+        assert not turn.has_died
 
 
 def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -> None:
@@ -207,8 +237,8 @@ def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -
         results: list[bool] = []
 
         def wait() -> None:
-            results.append(pair.second.writer.take(PATIENCE_S))
-            pair.second.writer.leave()
+            with pair.second.writer.take(PATIENCE_S) as turn:
+                results.append(turn.has_died)
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
@@ -219,19 +249,19 @@ def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -
 
 
 def test_a_thread_that_ended_inside_counts_as_dead(pair: Pair) -> None:
-    assert in_a_thread(lambda: pair.first.writer.take(1)) == []
-    assert pair.second.writer.take(PATIENCE_S) is True
-    pair.second.writer.leave()
+    turns: list[Turn] = []
+    assert in_a_thread(lambda: turns.append(pair.first.writer.take(1))) == []
+    with pair.second.writer.take(PATIENCE_S) as turn:
+        assert turn.has_died
 
 
 def test_ctrl_c_ends_the_wait(pair: Pair) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        pair.first.writer.take(1)
-        inside.set()
-        leave.wait(PATIENCE_S)
-        pair.first.writer.leave()
+        with pair.first.writer.take(1):
+            inside.set()
+            leave.wait(PATIENCE_S)
 
     def interrupt() -> None:
         threading.Event().wait(0.1)
@@ -249,5 +279,5 @@ def test_ctrl_c_ends_the_wait(pair: Pair) -> None:
         signal.signal(signal.SIGINT, before)
         leave.set()
         holder.join(PATIENCE_S)
-    assert pair.second.writer.take(PATIENCE_S) is False
-    pair.second.writer.leave()
+    with pair.second.writer.take(PATIENCE_S) as turn:
+        assert not turn.has_died

@@ -24,6 +24,7 @@ from ephemera.engines.local._base import (
     unpack_row,
     unpack_value,
 )
+from ephemera.engines.local._control import Turn
 from ephemera.engines.local._segment import (
     BELOW,
     HEADER_BYTES,
@@ -177,7 +178,8 @@ def test_a_death_that_could_not_be_noted_is_told_again() -> None:
     stack = Failing()
     stack.store(b"a", b"1")
     # A thread that ends inside leaves the lock as a process that dies does.
-    thread = threading.Thread(target=stack.enter)
+    turns: list[Turn] = []
+    thread = threading.Thread(target=lambda: turns.append(stack.enter()))
     thread.start()
     thread.join()
     with pytest.raises(CorruptStore):

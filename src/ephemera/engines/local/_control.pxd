@@ -34,14 +34,27 @@ cdef struct Page:
     uint32_t sync_group_full
     uint64_t failed
     uint64_t has_died
+    uint64_t size_limit
 
 cdef class Lock:
     cdef eph_lock lock
     cdef object memory
     cdef object name
+    cdef public double patience
     cdef bint acquire(self, double timeout) except -1
     cdef bint try_acquire(self) except -1
     cdef void release(self) noexcept
+
+cdef class Turn:
+    cdef Lock lock
+    cdef unsigned long thread
+    cdef long pid
+    cdef readonly bint is_held
+    cdef readonly bint has_died
+    cdef bint _is_ours(self) noexcept
+    cdef void end(self) noexcept
+
+cdef Turn turn_of(Lock lock)
 
 cdef class Control:
     cdef Py_buffer buffer

@@ -10,10 +10,15 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
-from libc.string cimport memcmp, memcpy, memset, strerror
+from libc.math cimport INFINITY
+from libc.string cimport memcmp, memcpy, memset
+from posix.unistd cimport getpid
 
 from ephemera.core._clock cimport monotonic_after, timespec, wall_after
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreFailed
+
+cdef extern from "pythread.h" nogil:
+    unsigned long PyThread_get_thread_ident()
 
 cdef extern from "<errno.h>" nogil:
     int EBUSY
@@ -24,7 +29,6 @@ cdef extern from "<errno.h>" nogil:
 cdef extern from "_shared.h" nogil:
     bint eph_word_wait(uint32_t *word, uint32_t seen, long us)
     void eph_word_wake_one(uint32_t *word)
-    int eph_sync_range(char *start, size_t begin, size_t end)
     uint32_t add32 "eph_add32"(uint32_t *at, int v)
     int eph_lock_wait(eph_lock *lock, const timespec *monotonic_until, const timespec *wall_until)
 
@@ -53,7 +57,10 @@ cdef const char *MAGIC = b"EPHCTRL1"
 
 
 cdef class Lock:
-    """A lock of the control page. Taken and released by the same thread; never waits with the GIL."""
+    """A lock of the control page. Taken and released by the same thread; never waits with the GIL.
+
+    `patience` bounds every wait, also those that are under way.
+    """
 
     cdef bint acquire(self, double timeout) except -1:
         """True when the holder before died inside. Raises StoreBusy after `timeout` seconds."""
@@ -61,6 +68,7 @@ cdef class Lock:
         cdef double waited = 0
         cdef timespec monotonic, wall
         while rc == EBUSY or rc == ETIMEDOUT:
+            timeout = min(timeout, self.patience)
             if waited >= timeout:
                 raise StoreBusy(
                     f"the {self.name}'s turn did not come within {timeout:g} s (lock_timeout)"
@@ -100,22 +108,65 @@ cdef class Lock:
         if rc:
             raise StoreFailed(f"the {self.name}'s lock could not be set up: error {rc}")
 
-    def take(self, double timeout) -> bool:
-        """`acquire` for Python callers."""
-        return self.acquire(timeout)
+    def take(self, double timeout) -> Turn:
+        """Wait for the lock, for `timeout` seconds at most, and hold it."""
+        cdef Turn turn = turn_of(self)
+        turn.has_died = self.acquire(timeout)
+        turn.is_held = True
+        return turn
+
+
+@cython.no_gc
+cdef class Turn:
+    """A lock that is held from the making of this object to `leave`, or to its end.
+
+    Whatever interrupts its holder, the lock is this object's and goes with it. `has_died` tells that
+    the holder before died inside.
+    """
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this thread took it, and is not a copy of that one after a fork."""
+        return self._is_ours()
 
     def leave(self) -> None:
-        """`release` for Python callers."""
-        self.release()
+        """Give the lock back, if it is this thread's to give."""
+        self.end()
+
+    cdef bint _is_ours(self) noexcept:
+        return self.thread == PyThread_get_thread_ident() and self.pid == getpid()
+
+    cdef void end(self) noexcept:
+        if self.is_held and self._is_ours():
+            self.is_held = False
+            self.lock.release()
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *raised) -> None:
+        self.end()
+
+    def __dealloc__(self):
+        self.end()
+
+
+cdef Turn turn_of(Lock lock):
+    """What will hold the lock, made before that is taken, so that nothing can fail in between."""
+    cdef Turn turn = Turn.__new__(Turn)
+    turn.lock = lock
+    turn.thread = PyThread_get_thread_ident()
+    turn.pid = getpid()
+    return turn
 
 
 @cython.no_gc
 cdef class Control:
     """The mapped page. `memory` is any writable buffer of `CONTROL_BYTES`; the two descriptors
-    serve the locks where the system has no robust mutex."""
+    serve the locks where the system has no robust mutex. What follows them is the first one's word."""
 
     def __cinit__(self, memory, *, bint is_first, int writer_fd=-1, int syncer_fd=-1,
-                  uint64_t hash_seed=0):
+                  uint64_t hash_seed=0, uint64_t size_limit=0):
         PyObject_GetBuffer(memory, &self.buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
         self.has_buffer = True
         if self.buffer.len < CONTROL_BYTES:
@@ -126,6 +177,7 @@ cdef class Control:
         if is_first:
             memset(start, 0, CONTROL_BYTES)
             self.page.hash_seed = hash_seed
+            self.page.size_limit = size_limit
             eph_lock_format(<eph_lock_page *> (start + WRITER_AT))
             eph_lock_format(<eph_lock_page *> (start + SYNCER_AT))
             memcpy(self.page.magic, MAGIC, 8)
@@ -195,6 +247,11 @@ cdef class Control:
     @families.setter
     def families(self, uint64_t version):
         eph_store64(&self.page.families, version)
+
+    @property
+    def size_limit(self) -> int:
+        """How many bytes the base tier may take in every process: LMDB's map has one size."""
+        return eph_load64(&self.page.size_limit)
 
     @property
     def hash_seed(self) -> int:
@@ -300,10 +357,6 @@ cdef class Control:
             self.page.has_died = 1
         return self.page.has_died != 0
 
-    def take_turn(self, double timeout) -> bool:
-        """`take_writer` for Python callers."""
-        return self.take_writer(timeout)
-
     def keep_if_held(self) -> None:
         """Never let go of the page while a thread holds the writer's lock.
 
@@ -327,24 +380,11 @@ cdef class Control:
         eph_store64(&self.page.failed, 1)
 
 
-def sync_range(memory, size_t start, size_t end) -> None:
-    """Return once these bytes of a mapped file are on the disk. Raises OSError."""
-    cdef Py_buffer buffer
-    cdef int rc
-    PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
-    try:
-        with nogil:
-            rc = eph_sync_range(<char *> buffer.buf, start, end)
-    finally:
-        PyBuffer_Release(&buffer)
-    if rc:
-        raise OSError(rc, strerror(rc).decode())
-
-
 cdef Lock _lock(control, name, eph_lock_page *page, int fd):
     cdef Lock lock = Lock.__new__(Lock)
     lock.memory = control.memory
     lock.name = name
+    lock.patience = INFINITY
     cdef int rc = eph_lock_attach(&lock.lock, page, fd)
     if rc:
         raise StoreFailed(f"the {name}'s lock could not be set up: error {rc}")

@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,13 +41,6 @@ static int eph_word_wait(uint32_t *word, uint32_t seen, long us) {
 }
 static void eph_word_wake_one(uint32_t *word) { (void)word; }
 #endif
-
-/* Return 0 once these bytes of a mapping, and so of its file, are on the disk; else an errno. */
-static int eph_sync_range(char *start, size_t from, size_t to) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    from -= from % page;
-    return msync(start + from, to - from, MS_SYNC) ? errno : 0;
-}
 
 #if defined(__APPLE__) && !defined(EPHEMERA_FILE_LOCK)
 #define EPHEMERA_FILE_LOCK 1

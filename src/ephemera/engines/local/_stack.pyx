@@ -18,7 +18,7 @@ from ephemera.core._row cimport (
     row_head_bytes,
 )
 from ephemera.engines.local._base cimport RowReader
-from ephemera.engines.local._control cimport Control, eph_load64
+from ephemera.engines.local._control cimport Control, Turn, eph_load64, turn_of
 from ephemera.engines.local._segment cimport (
     DELETED,
     MORE,
@@ -351,12 +351,21 @@ cdef class SegmentStack:
             self.control.writer.release()
             self.wait_for_checkpoint()
 
-    def enter(self) -> None:
-        """Take the writer's turn for longer than one operation; `leave` gives it back."""
+    def enter(self) -> Turn:
+        """Take the writer's turn for longer than one operation."""
+        cdef Turn turn = turn_of(self.control.writer)
         self._enter()
+        turn.is_held = True
+        return turn
 
-    def leave(self) -> None:
-        self.control.writer.release()
+    def turn(self) -> Turn:
+        """Take the writer's turn for work on the segments themselves, however many wait."""
+        cdef Turn turn = turn_of(self.control.writer)
+        cdef bint has_died = self.control.take_writer(self.lock_timeout)
+        turn.is_held = True
+        if has_died:
+            self.writer_died()
+        return turn
 
     cdef Segment _room(self, uint64_t size):
         if self.active is None or not self.active.has_room(size):

@@ -6,10 +6,10 @@ attaches or detaches, keeps two of them from doing so at once.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 
+from ephemera.core._block import block
 from ephemera.core.errors import StoreLocked
 from ephemera.engines.local.files import FileLock
 from ephemera.engines.local.layout import Layout
@@ -21,26 +21,19 @@ class Attachment:
     def __init__(self, layout: Layout, *, is_exclusive: bool) -> None:
         self._layout = layout
         self._is_exclusive = is_exclusive
-        with contextlib.ExitStack() as undo:
+        self._opening = FileLock(layout.locks / "open")
+        self._attached = FileLock(layout.locks / "attach")
+        self.maintenance = FileLock(layout.locks / "maintenance")
+        self.writer = FileLock(layout.locks / "writer")
+        self.syncer = FileLock(layout.locks / "syncer")
 
-            def lock(name: str) -> FileLock:
-                return undo.enter_context(FileLock(layout.locks / name))
-
-            self._opening = lock("open")
-            self._attached = lock("attach")
-            self.maintenance = lock("maintenance")
-            self.writer = lock("writer")
-            self.syncer = lock("syncer")
-            undo.pop_all()
-
-    @contextlib.contextmanager
+    @block
     def attaching(self) -> Iterator[bool]:
         """Attach; the block is told whether nobody else is, and must recover then.
 
         Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way.
         """
-        self._opening.take()
-        try:
+        with self._opening.held():
             is_first = self._attached.try_take()
             if not is_first and (self._is_exclusive or not self._attached.try_take(is_shared=True)):
                 raise StoreLocked(self._refusal())
@@ -50,19 +43,18 @@ class Attachment:
             else:
                 self._attached.take(is_shared=True)
                 self._attached.write_owner(None)
-        finally:
-            self._opening.release()
 
-    @contextlib.contextmanager
+    @block
     def detaching(self) -> Iterator[bool]:
         """Detach after the block, which is told whether this was the last one."""
-        self._opening.take()
         try:
-            yield self._attached.try_take()
+            with self._opening.held():
+                try:
+                    yield self._attached.try_take()
+                finally:
+                    # Not just by closing: a child of a fork may have the descriptors too, and lives on.
+                    self.stay_shared()
         finally:
-            # Not just by closing: a child of a fork may have the descriptors too, and lives on.
-            self.stay_shared()
-            self._opening.release()
             self.close()
 
     def stay_shared(self) -> None:

@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import lmdb
 from lmdb.verify import VerifyError, verify
 
+from ephemera.core._block import Hold, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
@@ -43,6 +44,7 @@ there must be something to read, or the process dies."""
 MISSING_BYTES_MAX = 64 * 1024**2
 """LMDB does not write pages that came and went in one transaction, so a file may end before its last
 page; but not by so much, since the transactions here are small."""
+HOLD_PAUSE = 0.005
 _LMDB_1_0 = 1
 _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
@@ -71,22 +73,27 @@ class BaseTier:
     Reads take the file from here and stay with it; writes make sure that it is still the one.
     """
 
-    def __init__(self, layout: Layout, control: Control, files: Files, *, size_limit: int) -> None:
+    def __init__(self, layout: Layout, control: Control, files: Files) -> None:
         self._layout = layout
         self._control = control
         self._files = files
-        self._size_limit = size_limit
-        self._former: list[BaseFile] = []
+        self._files_open: list[BaseFile] = []
         self._renewing = threading.Lock()
-        self.file = self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
-    def _open(self) -> BaseFile:
+    def _open(self) -> None:
         # It counts, so it is there, until whoever supersedes it has the lock to remove it.
-        with FileLock(self._layout.locks / "base") as lock:
-            lock.take(is_shared=True)
+        with FileLock(self._layout.locks / "base").held(is_shared=True):
             generation = self._control.base
-            path = self._layout.base_file(generation)
-            return BaseFile(path, generation, size_limit=self._size_limit)
+            file = BaseFile(self._layout.base_file(generation), generation)
+            # Before it is open, so that it is closed with the store whatever interrupts this.
+            self._files_open.append(file)
+            file.open(self._control.size_limit)
+            self.file = file
 
     def renew(self) -> None:
         """From now on read what is committed now, in the generation that counts now."""
@@ -94,18 +101,16 @@ class BaseTier:
             if self._control.base != self.file.generation:
                 # Views that read the former generation go on; it is closed with the store.
                 self.file.reader.renew()
-                former, self.file = self.file, self._open()
-                self._former.append(former)
+                self._open()
             self.file.reader.renew()
 
     def supersede(self, former: BaseFile, generation: int) -> None:
         """Another generation counts from now on: whoever has the former one open goes on with it."""
         self._control.supersede_base(former.generation, generation)
-        with FileLock(self._layout.locks / "base") as lock:
-            lock.take()
+        with FileLock(self._layout.locks / "base").held():
             remove_generation(self._layout, former.generation, self._files)
 
-    @contextlib.contextmanager
+    @block
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
         while True:
@@ -122,60 +127,45 @@ class BaseTier:
             self.renew()
 
     def hold(self) -> bool:
-        """Before a fork, all files; False, and none, when one cannot."""
-        held: list[BaseFile] = []
-        for file in self._generations():
-            if not file.hold():
-                for one in held:
-                    one.go_on()
-                return False
-            held.append(file)
-        return True
+        """Before a fork, all files; False when one cannot. `go_on` lets go of those that could."""
+        return all(file.hold() for file in self._files_open)
 
     def go_on(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.go_on()
 
     def abandon(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.abandon()
 
     def wake(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.wake()
 
-    def _generations(self) -> tuple[BaseFile, ...]:
-        return (*self._former, self.file)
-
     def close(self) -> None:
-        for file in self._generations():
+        for file in self._files_open:
             file.close()
 
 
 class BaseFile:
-    """One generation of the base tier's file, open in this process."""
+    """One generation of the base tier's file in this process."""
 
-    def __init__(
-        self, path: Path, generation: int, *, size_limit: int, creates: bool = False
-    ) -> None:
-        if creates:
-            with system_errors(path):
-                path.touch()
+    def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self._size_limit = size_limit
-        self._is_closed = False
         # A plain lock: the thread that wakes a child's file need not be the one that forked.
-        self._is_open = threading.Condition(threading.Lock())
-        self._short_reads = 0
+        self._beginning = threading.Lock()
+        self._short_reads: set[object] = set()
+        self._hold: Hold | None = None
         self._held: ReadTransaction | None = None
         self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
         self.reader = RowReader(self.begin, self._explain)
-        self._open(creates=creates)
 
-    def _open(self, *, creates: bool = False) -> None:
+    def open(self, size_limit: int, *, creates: bool = False) -> None:
+        """Make it ready for transactions, until `close`."""
+        self._size_limit = size_limit
         with lmdb_errors(self.path):
-            opened = _open_environment(self.path, self._size_limit, creates=creates)
+            opened = _open_environment(self, size_limit, creates=creates)
         self._env, self._fd = opened.env, opened.fd
         self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
@@ -184,20 +174,22 @@ class BaseFile:
     def hold(self) -> bool:
         """Before a fork: let no transaction be under way but those of views; False when one is for
         too long. Whoever would begin one waits until `go_on`."""
-        self._is_open.acquire()
-        if not self._is_open.wait_for(self._is_quiet, HOLD_PATIENCE):
-            self._is_open.release()
-            return False
-        # Takes the one that LMDB's binding keeps in reserve, which a child must not end.
-        self._held = self._env.begin()
-        return True
+        pause = threading.Event()
+        for _ in range(int(HOLD_PATIENCE / HOLD_PAUSE)):
+            self._hold = Hold(self._beginning, HOLD_PATIENCE)
+            if self._hold.is_held and self._is_quiet():
+                # Takes the one that LMDB's binding keeps in reserve, which a child must not end.
+                self._held = self._env.begin()
+                return True
+            self._hold.leave()
+            pause.wait(HOLD_PAUSE)
+        return False
 
     def go_on(self) -> None:
         """After a fork, in the parent."""
         if self._held is not None:
             self._held.abort()
-            self._held = None
-        self._is_open.release()
+        self._held = self._hold = None
 
     def abandon(self) -> None:
         """After a fork, in the child: forget what the parent has begun, without ending it, and close
@@ -206,21 +198,21 @@ class BaseFile:
         self.reader.abandon()
         for view in list(self.views):
             view.abandon()
-        self._short_reads = 0
-        _close_environment(self._env)
+        self._short_reads = set()
+        _close_environment(self)
 
     def wake(self) -> None:
-        self._open()
-        self._is_open.release()
+        self.open(self._size_limit)
+        self._hold = None
 
     def _is_quiet(self) -> bool:
-        return self._short_reads == 0 and not self.reader.is_reading
+        return not self._short_reads and not self.reader.is_reading
 
     # -- reads
 
     def begin(self) -> ReadTransaction:
         """A read transaction of one's own: a consistent state, until ended."""
-        with self._is_open, lmdb_errors(self.path):
+        with self._beginning, lmdb_errors(self.path):
             try:
                 return self._env.begin(db=self._rows)
             except lmdb.ReadersFullError:
@@ -232,22 +224,22 @@ class BaseFile:
         with lmdb_errors(self.path):
             raise error
 
-    @contextlib.contextmanager
+    @block
     def reading(self) -> Iterator[ReadTransaction]:
         """A read transaction for the length of a block."""
         with self._counted(), lmdb_errors(self.path), self._env.begin(db=self._rows) as txn:
             yield txn
 
-    @contextlib.contextmanager
+    @block
     def _counted(self) -> Iterator[None]:
-        with self._is_open:
-            self._short_reads += 1
+        """Say that a transaction is under way which a fork must wait for."""
+        read = object()
         try:
+            with self._beginning:
+                self._short_reads.add(read)
             yield
         finally:
-            with self._is_open:
-                self._short_reads -= 1
-                self._is_open.notify_all()
+            self._short_reads.discard(read)
 
     def scan(
         self, txn: ReadTransaction, start: bytes, end: bytes | None, *, is_reverse: bool
@@ -366,7 +358,7 @@ class BaseFile:
 
     # -- writes
 
-    @contextlib.contextmanager
+    @block
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
         with self._counted(), lmdb_errors(self.path), _begin_write(self._env, self._fd) as txn:
@@ -384,10 +376,8 @@ class BaseFile:
         self._env.reader_check()
 
     def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self.reader.renew()
-            _close_environment(self._env)
+        self.reader.renew()
+        _close_environment(self)
 
 
 class BaseWrite:
@@ -551,27 +541,29 @@ Trees = tuple[lmdb._Database, lmdb._Database, lmdb._Database, lmdb._Database]
 _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
 
 
-class _Opened(NamedTuple):
+class _Environment(NamedTuple):
     env: lmdb.Environment
     fd: int
     trees: Trees
-    users: int
+    users: set[BaseFile]
 
 
-_environments: dict[tuple[int, int], _Opened] = {}
-# Taken again in the same thread when a forgotten store is collected, and closes, while one opens.
+_environments: dict[tuple[int, int], _Environment] = {}
+# One that its holder may take again: a store that was forgotten is closed wherever that is noticed.
 _opening = threading.RLock()
 
 
-def _open_environment(path: Path, size_limit: int, *, creates: bool) -> _Opened:
+def _open_environment(user: BaseFile, size_limit: int, *, creates: bool) -> _Environment:
     with _opening:
-        identity = _identity(path)
-        known = _environments.get(identity) or _open_anew(path, size_limit, creates=creates)
-        _environments[identity] = known._replace(users=known.users + 1)
+        identity = _identity(user.path)
+        known = _environments.get(identity)
+        if known is None:
+            known = _environments[identity] = _open_anew(user.path, size_limit, creates=creates)
+        known.users.add(user)
         return known
 
 
-def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Opened:
+def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
     _allocate_lock_file(path)
     with contextlib.ExitStack() as undo:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -585,7 +577,7 @@ def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Opened:
             lib_version=_LMDB_1_0,
         )
         undo.callback(env.close)
-        opened = _Opened(env, fd, _open_trees(env, fd, creates=creates), 0)
+        opened = _Environment(env, fd, _open_trees(env, fd, creates=creates), set())
         undo.pop_all()
         return opened
 
@@ -640,15 +632,16 @@ def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
     return meta, rows, deadlines, untold
 
 
-def _close_environment(env: lmdb.Environment) -> None:
+def _close_environment(user: BaseFile) -> None:
+    """Let go of the file, if it is open; the last user closes it."""
     with _opening:
-        identity = next(key for key, known in _environments.items() if known.env is env)
-        known = _environments.pop(identity)
-        if known.users > 1:
-            _environments[identity] = known._replace(users=known.users - 1)
-        else:
-            env.close()
-            os.close(known.fd)
+        for identity, known in list(_environments.items()):
+            if user in known.users:
+                known.users.discard(user)
+                if not known.users:
+                    del _environments[identity]
+                    known.env.close()
+                    os.close(known.fd)
 
 
 def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
@@ -660,8 +653,9 @@ def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
     generations = layout.base_generations() or [1]
     counts = generations[0]
     while counts + 1 in generations:
-        file = BaseFile(layout.base_file(counts), counts, size_limit=size_limit)
+        file = BaseFile(layout.base_file(counts), counts)
         try:
+            file.open(size_limit)
             if file.number(SUPERSEDED_BY) != counts + 1:
                 break
         finally:
@@ -713,7 +707,7 @@ _DAMAGE = (
 """What LMDB raises when its pages are not what it wrote: the way it is used here gives no other cause."""
 
 
-@contextlib.contextmanager
+@block
 def lmdb_errors(path: Path) -> Iterator[None]:
     """LMDB's errors in our words."""
     try:
@@ -721,14 +715,11 @@ def lmdb_errors(path: Path) -> Iterator[None]:
             yield
     except lmdb.MapFullError as error:
         raise StoreFull(
-            f"{path} has reached size_limit: purge, or open with a larger one"
+            f"{path} has reached the size_limit that its first opener set: purge, or close it in all"
+            " processes and open it with a larger one"
         ) from error
     except (lmdb.DiskError, lmdb.MemoryError) as error:
         raise StoreFull(f"no room for {path}: {error}") from error
-    except lmdb.MapResizedError as error:
-        raise StoreFull(
-            f"{path} has outgrown the size_limit of this process: open it with that of the others"
-        ) from error
     except lmdb.ReadersFullError as error:
         raise StoreBusy(
             f"{READERS_MAX} snapshots, scans and transactions of {path} are open: close some"

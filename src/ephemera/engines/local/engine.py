@@ -16,8 +16,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from ephemera.core._block import Hold, block
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
     CorruptStore,
@@ -49,7 +51,7 @@ from ephemera.engines.local.check import check_state
 from ephemera.engines.local.checkpoint import apply_segment, note_time
 from ephemera.engines.local.expiry import Expiry
 from ephemera.engines.local.families import Families
-from ephemera.engines.local.files import Files, Mapped, temporary_name
+from ephemera.engines.local.files import Files, Mapped, system_errors, temporary_name
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.recovery import recover
@@ -71,6 +73,8 @@ FOREIGN_CLOCK_SECONDS = 0.005
 """How often to ask a clock that is not the system's."""
 WAIT_SECONDS = 0.01
 CLOSE_PATIENCE = 1.0
+EXIT_PATIENCE = 0.1
+"""How many seconds closing waits for the writer's turn; at exit whoever has it may never give it back."""
 FORK_PATIENCE = 1.0
 """How many seconds a fork waits for the background to finish what it is doing."""
 
@@ -102,7 +106,7 @@ class LocalEngine:
         self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
         self._is_closed = False
         self._is_held = False
-        self._held: list[threading.RLock] = []
+        self._held: list[Hold] = []
         self._attachment = self._new_attachment()
         try:
             with self._attachment.attaching() as is_first:
@@ -128,22 +132,22 @@ class LocalEngine:
         if is_first:
             self._layout.remove_temporaries()
             self._check_base()
-        self._control_file = self._map_control(is_first=is_first)
+        # The page needs no descriptor: nothing of it is ever synced.
+        memory = self._map_control(is_first=is_first).memory
         self._control = Control(
-            self._control_file.memory,
+            memory,
             is_first=is_first,
             writer_fd=self._attachment.writer.fd,
             syncer_fd=self._attachment.syncer.fd,
             hash_seed=int.from_bytes(os.urandom(8), "little"),
+            size_limit=self._options.size_limit,
         )
-        self._steady.share(self._control_file.memory, CLOCK_OFFSET_AT, is_first=is_first)
+        self._steady.share(memory, CLOCK_OFFSET_AT, is_first=is_first)
         if is_first:
-            self._control.base, others = sole_generation(self._layout, self._options.size_limit)
+            self._control.base, others = sole_generation(self._layout, self._control.size_limit)
             for generation in others:
                 remove_generation(self._layout, generation, self._files)
-        self._base = BaseTier(
-            self._layout, self._control, self._files, size_limit=self._options.size_limit
-        )
+        self._base = BaseTier(self._layout, self._control, self._files)
         try:
             if is_first:
                 self._recover()
@@ -162,10 +166,19 @@ class LocalEngine:
             if not path.exists() or path.stat().st_size == 0:
                 raise CorruptStore(path, 0, "the base tier is missing or empty")
         elif not path.exists():
-            temporary = temporary_name(path)
-            BaseFile(temporary, 1, size_limit=self._options.size_limit, creates=True).close()
-            self._files.remove(temporary.with_name(temporary.name + "-lock"))
-            self._files.name_whole(temporary, path)
+            self._make_base(path)
+
+    def _make_base(self, path: Path) -> None:
+        temporary = temporary_name(path)
+        with system_errors(path):
+            temporary.touch()
+        file = BaseFile(temporary, 1)
+        try:
+            file.open(self._options.size_limit, creates=True)
+        finally:
+            file.close()
+        self._files.remove(temporary.with_name(temporary.name + "-lock"))
+        self._files.name_whole(temporary, path)
 
     def _map_control(self, *, is_first: bool) -> Mapped:
         if is_first:
@@ -231,12 +244,13 @@ class LocalEngine:
         return LocalView(self._segments, state, self.clock.now_ms())
 
     def begin(self) -> LocalTurn:
-        self._segments.enter()
+        turn = self._segments.enter()
         try:
             state = take_state(self._segments, self._base, self._families)
-            return LocalTurn(self._segments, state, self.clock.now_ms())
+            return LocalTurn(self._segments, turn, state, self.clock.now_ms())
         except BaseException:
-            self._segments.leave()
+            # At once, and not only when the last traceback that leads here is gone.
+            turn.leave()
             raise
 
     # -- families
@@ -269,7 +283,7 @@ class LocalEngine:
             if family_table.exists(txn, family.name):
                 family_table.create(txn, family.name, family.default_ttl_ms)
 
-    @contextlib.contextmanager
+    @block
     def _changing_families(self) -> Iterator[BaseWrite]:
         """Change the table while nobody writes, so that no write goes to an id that was given up."""
         self._must_write()
@@ -277,10 +291,13 @@ class LocalEngine:
         with self._segments.turn():
             # The change is durable at once: what was written before it must not be lost after it.
             self._segments.sync()
-            with self._base.write() as txn:
-                yield txn
-            self._control.families += 1
-            self._control.publish()
+            try:
+                with self._base.write() as txn:
+                    yield txn
+            finally:
+                # Also after an interrupt, which may have come when all was committed.
+                self._control.families += 1
+                self._control.publish()
             self._segments.refresh()
 
     # -- maintenance
@@ -490,23 +507,24 @@ class LocalEngine:
     def _before_fork(self) -> None:
         """Let nothing be under way that the child would find half done."""
         locks = (self._tending, self._expiry.picking, self._segments.refreshing)
-        self._held = [lock for lock in locks if lock.acquire(timeout=FORK_PATIENCE)]
+        self._held = [Hold(lock, FORK_PATIENCE) for lock in locks]
         self._is_held = self._segments.on_first_use is None and self._base.hold()
 
     def _after_fork_in_parent(self) -> None:
-        if self._is_held:
+        # Whatever `_before_fork` had come to, should it have been interrupted.
+        if self._segments.on_first_use is None:
             self._base.go_on()
-        for lock in self._held:
-            lock.release()
+        self._is_held, self._held = False, []
 
     def _after_fork_in_child(self) -> None:
-        self._workers, self._announcer = [], None
+        self._workers, self._announcer, self._held = [], None, []
         self._tending, self._expiry.picking = threading.RLock(), threading.RLock()
         self._segments.wake_before_ms = ASLEEP_MS
+        is_held, self._is_held = self._is_held, False
         if self._segments.on_first_use is None:
-            if self._is_held:
+            if is_held:
                 self._base.abandon()
-            self._segments.fork(self._attach_child if self._is_held else _refuse_child)
+            self._segments.fork(self._attach_child if is_held else _refuse_child)
 
     def _attach_child(self) -> None:
         former, self._attachment = self._attachment, self._new_attachment()
@@ -537,11 +555,14 @@ class LocalEngine:
             return
         self._is_closed = True
         _open_engines.discard(self)
+        # Somebody may hold the writer's turn for ever: nobody here waits for that any longer.
+        self._control.writer.patience = min(self._control.writer.patience, CLOSE_PATIENCE)
         for worker in (*self._workers, *([self._announcer] if self._announcer else [])):
             worker.stop()
         if self._segments.on_first_use is not None:
             # The child of a fork that never used the store: all of it is the parent's.
             self._segments.close()
+            self._expiry.close()
             self._attachment.close()
             return
         with self._attachment.detaching() as is_last:
@@ -552,6 +573,7 @@ class LocalEngine:
                 _log.warning("closing %s: %s", self._layout.root, error)
             finally:
                 self._segments.close()
+                self._expiry.close()
                 self._base.close()
                 self._steady.unshare()
                 self._control.keep_if_held()
@@ -560,8 +582,6 @@ class LocalEngine:
         """Leave everything on the disk; the last one out leaves nothing but the base tier."""
         if self.is_read_only:
             return
-        # Somebody may hold the writer's turn for ever: leaving does not wait for that.
-        self._segments.lock_timeout = min(self._segments.lock_timeout, CLOSE_PATIENCE)
         self._segments.sync()
         if is_last and not self._is_manual:
             self.checkpoint()
@@ -584,6 +604,7 @@ def _refuse_child() -> None:
 @atexit.register
 def _close_all() -> None:
     for engine in list(_open_engines):
+        engine._control.writer.patience = EXIT_PATIENCE
         engine.close()
 
 

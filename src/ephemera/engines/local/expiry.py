@@ -65,6 +65,10 @@ class Upcoming:
             heaps[segment.number] = heap
         self._heaps = heaps
 
+    def forget(self) -> None:
+        """Let go of every segment."""
+        self._heaps = {}
+
     @property
     def next_ms(self) -> int:
         return min((heap.next_ms for heap in self._heaps.values()), default=NEVER_MS)
@@ -118,6 +122,9 @@ class Expiry:
         self.told = 0
         self.lag_ms = 0
         self.lag_max_ms = 0
+
+    def close(self) -> None:
+        self._upcoming.forget()
 
     # -- callbacks
 

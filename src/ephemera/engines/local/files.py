@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
+from ephemera.core._block import block
 from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
-from ephemera.engines.local._control import sync_range
+from ephemera.engines.local._mapping import Mapping
 
 TEMPORARY_SUFFIX = ".new"
 _IS_DARWIN = sys.platform == "darwin"
@@ -40,7 +39,8 @@ class Mapped:
         self.path = path
         self.fd = fd
         reserve(fd, size)
-        self.memory = mmap.mmap(fd, size)
+        self.mapping = Mapping(fd, size)
+        self.memory = memoryview(self.mapping)
 
     def __del__(self) -> None:
         # The mapping itself goes when nobody uses the memory any more.
@@ -51,7 +51,7 @@ class Mapped:
 class Files:
     """The operating system as it is. Tests substitute one that fails, tears and forgets."""
 
-    def create_mapped(self, path: Path, size: int, fill: Callable[[mmap.mmap], object]) -> Mapped:
+    def create_mapped(self, path: Path, size: int, fill: Callable[[memoryview], object]) -> Mapped:
         """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
 
         Raises StoreFull when there is no room. If it has its name afterwards, only that is not sure
@@ -86,7 +86,7 @@ class Files:
 
         Raises OSError when that failed: what it means for the store, the caller knows.
         """
-        sync_range(mapped.memory, start, len(mapped.memory) if end is None else end)
+        mapped.mapping.sync(start, len(mapped.memory) if end is None else end)
         if _IS_DARWIN:
             fcntl.fcntl(mapped.fd, _F_FULLFSYNC)
 
@@ -129,6 +129,8 @@ class Files:
 class FileLock:
     """A lock on a file, shared or exclusive, that the system frees when its holder dies."""
 
+    fd = -1
+
     def __init__(self, path: Path) -> None:
         self.path = path
         with system_errors(path):
@@ -145,18 +147,22 @@ class FileLock:
             return False
         return True
 
-    def release(self) -> None:
-        fcntl.flock(self.fd, fcntl.LOCK_UN)
+    @block
+    def held(self, *, is_shared: bool = False) -> Iterator[None]:
+        """Hold the lock for the length of a block."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
+    def __del__(self) -> None:
+        # An interrupt may have kept it from being closed.
         self.close()
 
     def write_owner(self, pid: int | None) -> None:
@@ -175,7 +181,7 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
 
 
-@contextlib.contextmanager
+@block
 def system_errors(path: object) -> Iterator[None]:
     """The system's errors in our words: StoreFull when there is no room, else StoreFailed.
 

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ephemera.core._block import Bell
 from ephemera.core.errors import EphemeraError, StoreClosed
 
 if TYPE_CHECKING:
@@ -38,19 +39,19 @@ class Worker:
     ) -> None:
         self._engine = weakref.ref(engine)
         self._step = step
-        self._kick = threading.Event()
+        self._bell = Bell()
         self._is_stopped = False
         self.error: EphemeraError | OSError | None = None
         self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
         self._thread.start()
 
     def kick(self) -> None:
-        self._kick.set()
+        self._bell.ring()
 
     def stop(self) -> None:
         """Return when the step under way has ended."""
         self._is_stopped = True
-        self._kick.set()
+        self._bell.ring()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -59,8 +60,7 @@ class Worker:
             pause = self._run_step()
             if pause is None:
                 return
-            self._kick.wait(pause)
-            self._kick.clear()
+            self._bell.wait(pause)
 
     def _run_step(self) -> float | None:
         engine = self._engine()
@@ -71,6 +71,8 @@ class Worker:
         except StoreClosed:
             return None
         except (EphemeraError, OSError) as error:
+            if self._is_stopped:
+                return None
             if str(error) != str(self.error):
                 _log.warning("%s: %s", threading.current_thread().name, error)
             self.error = error

@@ -7,10 +7,9 @@ to look again before its next operation.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed
 from ephemera.engines.local._control import Control
@@ -118,17 +117,6 @@ class Segments(SegmentStack):
         return Segment(mapped.memory, str(path), hash_seed=self.control.hash_seed), mapped
 
     # -- room for writes: the caller has the writer's turn
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """The writer's turn for work on the segments themselves, however many wait."""
-        has_died = self.control.take_turn(self.lock_timeout)
-        try:
-            if has_died:
-                self.writer_died()
-            yield
-        finally:
-            self.control.writer.leave()
 
     def make_room(self, size: int) -> None:
         """Make a segment that takes writes and has room for `size` bytes of records."""

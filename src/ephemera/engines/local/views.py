@@ -8,7 +8,6 @@ see to is that both halves fit: if the epoch moved while they were taken, they a
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 
@@ -17,6 +16,7 @@ from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import FamilyRef, Range, Write
 from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key, unpack_row
+from ephemera.engines.local._control import Turn
 from ephemera.engines.local._segment import BELOW, Cut
 from ephemera.engines.local.base_tier import BaseFile, BaseTier, ReadTransaction, lmdb_errors
 from ephemera.engines.local.families import Families
@@ -170,27 +170,22 @@ class LocalView:
 
 
 class LocalTurn(LocalView):
-    """The writer's turn and the state that it found."""
+    """The writer's turn and the state that it found. Both go with this object, if it is forgotten."""
 
-    def __init__(self, segments: Segments, state: State, now_ms: int) -> None:
+    def __init__(self, segments: Segments, turn: Turn, state: State, now_ms: int) -> None:
         super().__init__(segments, state, now_ms)
-        self._thread = threading.get_ident()
+        self._turn = turn
 
     def close(self) -> None:
-        if self._state is not None:
-            self._must_be_the_same_thread()
+        self._must_be_the_same_thread()
+        try:
             super().close()
-            if not self._is_of_the_parent():
-                self._segments.leave()
-
-    def __del__(self) -> None:
-        # A turn that was forgotten goes back, if the thread that has it is the one that notices.
-        with contextlib.suppress(Exception):
-            self.close()
+        finally:
+            self._turn.leave()
 
     def _must_be_the_same_thread(self) -> None:
         # The lock of the writer's turn belongs to the thread that took it.
-        if threading.get_ident() != self._thread and not self._is_of_the_parent():
+        if self._turn.is_held and not self._turn.is_ours and not self._is_of_the_parent():
             raise InvalidArgument("a transaction ends in the thread that began it")
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:

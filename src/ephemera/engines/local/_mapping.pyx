@@ -1,0 +1,39 @@
+# cython: language_level=3
+"""A file in memory, shared with every process that maps it. Python's own keeps a descriptor as well."""
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_SetFromErrno
+from posix.mman cimport MAP_FAILED, MAP_SHARED, MS_SYNC, PROT_READ, PROT_WRITE, mmap, msync, munmap
+from posix.unistd cimport _SC_PAGESIZE, sysconf
+
+
+@cython.no_gc
+cdef class Mapping:
+    """`size` bytes of a file, until nobody uses them any more."""
+    cdef void *start
+    cdef Py_ssize_t size
+
+    def __cinit__(self, int fd, Py_ssize_t size):
+        cdef void *start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if start == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+        self.start = start
+        self.size = size
+
+    def __dealloc__(self):
+        if self.start != NULL:
+            munmap(self.start, self.size)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.start, self.size, 0, flags)
+
+    def sync(self, Py_ssize_t start, Py_ssize_t end) -> None:
+        """Return once what was written to these bytes is on the disk. Raises OSError."""
+        cdef int rc
+        if not 0 <= start <= end <= self.size:
+            raise ValueError(f"bytes {start} to {end} of {self.size}")
+        start -= start % sysconf(_SC_PAGESIZE)
+        with nogil:
+            rc = msync(<char *> self.start + start, end - start, MS_SYNC)
+        if rc:
+            PyErr_SetFromErrno(OSError)
