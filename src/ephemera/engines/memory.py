@@ -27,7 +27,15 @@ from ephemera.core.errors import (
     UnsupportedOperation,
 )
 from ephemera.core.expiry import duration_ms, is_dead
-from ephemera.core.keyvalue import Capability, Change, CheckReport, Expired, Range, Write
+from ephemera.core.keyvalue import (
+    Capability,
+    Change,
+    CheckReport,
+    Expired,
+    Range,
+    Write,
+    family_dropped,
+)
 from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row
 
@@ -186,17 +194,19 @@ class MemoryView:
         row = self._rows_of(family).get(key)
         return None if row is None or is_dead(row.deadline_ms, self.now_ms) else row
 
+    def family(self, name: str) -> MemoryFamily | None:
+        self._engine.check_open()
+        return next((family for family in self._rows if family.name == name), None)
+
     def scan(self, family: MemoryFamily, bounds: Range) -> Iterator[tuple[bytes, Row]]:
-        rows = self._rows_of(family).select(bounds)
-        return (pair for pair in rows if not is_dead(pair[1].deadline_ms, self.now_ms))
+        return self._engine.alive(self._rows_of(family).select(bounds), self.now_ms)
 
     def close(self) -> None:
         self._rows = {}
 
     def _rows_of(self, family: MemoryFamily) -> Rows:
         self._engine.check_open()
-        rows = self._rows.get(family)
-        return Rows() if rows is None else rows  # none: the family is younger than this view
+        return self._rows[family]
 
 
 class MemoryTurn:
@@ -209,6 +219,9 @@ class MemoryTurn:
         self._engine = engine
         self.now_ms = now_ms
         self.thread_id = threading.get_ident()
+
+    def family(self, name: str) -> MemoryFamily | None:
+        return self._engine.family(name, create=False)
 
     def row(self, family: MemoryFamily, key: bytes) -> Row | None:
         return self._engine.row(family, key, self.now_ms)
@@ -279,14 +292,17 @@ class MemoryEngine:
     ) -> Iterator[tuple[bytes, Row]]:
         with self._lock:
             rows = family.readable().select(bounds)
-        return self._alive(rows, now_ms)
+        return self.alive(rows, now_ms)
 
-    def _alive(
+    def alive(
         self, rows: list[tuple[bytes, Row]], now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
+        """Those that are alive when they are handed out, or at an instant, while the store is open."""
+        self.check_open()
         for key, row in rows:
             if not is_dead(row.deadline_ms, self.clock.now_ms() if now_ms is None else now_ms):
                 yield key, row
+                self.check_open()
 
     def count(self, family: MemoryFamily, now_ms: int) -> int:
         with self._lock:
@@ -486,7 +502,7 @@ class MemoryEngine:
             family = self._families.get(name)
             if family is None:
                 return False
-            gone = GoneRows(InvalidArgument(f"the family {name!r} was dropped"))
+            gone = GoneRows(family_dropped(name))
             with self._changing_families():
                 del self._families[name]
                 family.rows = gone

@@ -16,7 +16,8 @@ from ephemera.engines.local.views import State
 def check_state(state: State) -> CheckReport:
     """The report on a state."""
     problems: list[str] = []
-    known = {*state.ids.values(), *families.given_up(state.base, state.txn)}
+    living = {family.id for family in state.families.values()}
+    known = {*living, *families.given_up(state.base, state.txn)}
     rows = entries = records = 0
     for base_key, stored in state.base.scan(state.txn, b"", None, is_reverse=False):
         rows += 1
