@@ -264,7 +264,8 @@ class MemoryEngine:
         self._next_id = 0
         self._deadlines = Deadlines()
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
-        self._deaths: list[Expired] = []  # not announced yet
+        # Not announced yet, with their family's ids: a heap by deadline, then by number.
+        self._deaths: list[tuple[int, int, int, Expired]] = []
         self._expired_count = 0
         self._expiry_lag_ms = 0
         self._sweeper: threading.Thread | None = None
@@ -351,7 +352,7 @@ class MemoryEngine:
         with self._lock:
             if not self._is_free:
                 self._await_turn()
-            self._publish(writes)
+            self._publish(writes, self.clock.now_ms())
 
     def update(
         self, family: MemoryFamily, key: bytes, change: Change, *, durable: bool | None
@@ -388,7 +389,7 @@ class MemoryEngine:
                     raise StoreClosed("the store was closed")
                 return
             try:
-                self._publish(writes)
+                self._publish(writes, turn.now_ms)
             finally:
                 self._turn, self._is_free = _nobody, True
                 self._turn_ended.ring()
@@ -414,11 +415,10 @@ class MemoryEngine:
         self._is_free = True
         self._turn_ended.ring()  # for others who wait
 
-    def _publish(self, writes: Sequence[Write]) -> None:
+    def _publish(self, writes: Sequence[Write], now_ms: int) -> None:
         families: list[MemoryFamily] = [write.family for write in writes]  # type: ignore[misc]  # our own
         for family in families:
             family.readable()
-        now_ms = self.clock.now_ms()
         rows = {
             (family, write.key): write.row for family, write in zip(families, writes, strict=True)
         }
@@ -450,7 +450,7 @@ class MemoryEngine:
             elif old is not None:
                 del rows[key]
             if old is not None and is_dead(old_ms, now_ms):
-                self._note_death(Expired(family.name, key, old.value, old_ms))
+                self._note_death(family, Expired(family.name, key, old.value, old_ms))
             if self._deadlines.move(family, key, old_ms, new_ms) and self._is_background:
                 self._wake_sweeper()
         except BaseException:
@@ -542,13 +542,14 @@ class MemoryEngine:
             self._check_writable()
             if self._deadlines.has_due(now_ms) and not self._is_free:
                 self._await_turn()
+            until_ms = now_ms
             while count < size and (due := self._deadlines.take_due(now_ms)) is not None:
-                deadline_ms, family, key = due
+                until_ms, family, key = due
                 if count == 0:
-                    self._expiry_lag_ms = now_ms - deadline_ms
+                    self._expiry_lag_ms = now_ms - until_ms
                 self._place(family, key, None, now_ms)
                 count += 1
-            deaths, self._deaths = self._deaths, []
+            deaths = self._take_deaths(until_ms if count == size else now_ms)
             callbacks = list(self._callbacks.values())
         _announce(deaths, callbacks)
         return count
@@ -564,12 +565,22 @@ class MemoryEngine:
 
         return unsubscribe
 
-    def _note_death(self, death: Expired) -> None:
+    def _note_death(self, family: MemoryFamily, death: Expired) -> None:
         """A dead row is about to go: swept, or overwritten before the sweeper came."""
         self._expired_count += 1
         if self._callbacks:
-            self._deaths.append(death)
+            entry = (death.deadline_ms, self._expired_count, family.id, death)
+            heapq.heappush(self._deaths, entry)
             self._wake.ring()
+
+    def _take_deaths(self, until_ms: int) -> list[Expired]:
+        """What died up to an instant and was not announced, in order; not of families that are gone."""
+        deaths = []
+        while self._deaths and is_dead(self._deaths[0][0], until_ms):
+            _, _, family_id, death = heapq.heappop(self._deaths)
+            if family_id in self._deadlines.families:
+                deaths.append(death)
+        return deaths
 
     def _wake_sweeper(self) -> None:
         if self._sweeper is None:
