@@ -32,6 +32,15 @@ class Frozen:
     def now_ms(self) -> int:
         return self.open_view().now_ms
 
+    def family(self, name: str) -> FamilyRef:
+        """The family of this name in this view. Raises InvalidArgument when there is none."""
+        ref = self.open_view().family(check_family_name(name))
+        if ref is None:
+            raise InvalidArgument(
+                f"there is no family {name!r} here: create it with store.family({name!r}) before"
+            )
+        return ref
+
     def get(self, family: FamilyRef, key: bytes, now_ms: int, /) -> bytes | None:
         row = self.row(family, key, now_ms)
         return None if row is None else row.value
@@ -105,15 +114,14 @@ class Snapshot(Keyspace):
     b'ada'
     """
 
-    __slots__ = ("__weakref__", "_engine", "_frozen")
+    __slots__ = ("__weakref__", "_frozen")
 
     def __init__(self, engine: KeyValue, ref: FamilyRef, store_ttl_ms: int | None) -> None:
-        self._engine = engine
         self._frozen = Frozen(engine.snapshot())
         super().__init__(self._frozen, ref, self._frozen.now_ms, store_ttl_ms)
 
     def family(self, name: str) -> Keyspace:
-        """Another family at the same instant. Raises InvalidArgument when there is none.
+        """Another family at the same instant. Raises InvalidArgument when there was none.
 
         >>> import ephemera
         >>> store = ephemera.open("memory://")
@@ -122,8 +130,7 @@ class Snapshot(Keyspace):
         ...     snap.family("sessions").get("ada")
         b'{}'
         """
-        self._frozen.open_view()
-        ref = existing_family(self._engine, name)
+        ref = self._frozen.family(name)
         return Keyspace(self._frozen, ref, self._frozen.now_ms, self._store_ttl_ms)
 
     def close(self) -> None:
@@ -144,11 +151,3 @@ class Snapshot(Keyspace):
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-
-def existing_family(engine: KeyValue, name: str) -> FamilyRef:
-    """The family of this name. Raises InvalidArgument when there is none."""
-    ref = engine.family(check_family_name(name), create=False)
-    if ref is None:
-        raise InvalidArgument(f"there is no family {name!r}: create it with store.family({name!r})")
-    return ref

@@ -13,7 +13,7 @@ from ephemera.core.errors import InvalidArgument
 from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, Turn, Write
 from ephemera.core.row import Row
 from ephemera.keyspace import Keyspace
-from ephemera.snapshot import Frozen, existing_family
+from ephemera.snapshot import Frozen
 
 _KEY = itemgetter(0)
 
@@ -142,7 +142,7 @@ class Transaction(Keyspace, Ending):
     {b'ada': b'70', b'bob': b'130'}
     """
 
-    __slots__ = ("__weakref__", "_engine", "_pending")
+    __slots__ = ("__weakref__", "_pending")
 
     def __init__(
         self,
@@ -153,7 +153,6 @@ class Transaction(Keyspace, Ending):
         durable: bool | None,
     ) -> None:
         check_durable(durable)  # before the turn is taken, which nobody would end
-        self._engine = engine
         self._pending = begin(engine, durable=durable)
         try:
             super().__init__(self._pending, ref, self._pending.now_ms, store_ttl_ms)
@@ -173,8 +172,7 @@ class Transaction(Keyspace, Ending):
         >>> sessions.get("ada")
         b'{}'
         """
-        self._pending.open_view()
-        ref = existing_family(self._engine, name)
+        ref = self._pending.family(name)
         return Keyspace(self._pending, ref, self._pending.now_ms, self._store_ttl_ms)
 
     def commit(self) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from ephemera import ManualClock, ReadOnly, Store, StoreClosed
+from ephemera import Capability, ManualClock, ReadOnly, Store, StoreClosed
+from ephemera.keyspace import Keyspace
 
-READS: dict[str, Callable[[Store], object]] = {
+CLOSED = "^the store was closed$"
+
+KEY_READS: dict[str, Callable[[Keyspace], object]] = {
     "get": lambda store: store.get(b"a"),
     "entry": lambda store: store.entry(b"a"),
     "ttl": lambda store: store.ttl(b"a"),
@@ -20,13 +23,17 @@ READS: dict[str, Callable[[Store], object]] = {
     "getitem": lambda store: store[b"a"],
     "iteration": lambda store: list(store),
     "len": lambda store: len(store),
+}
+
+READS: dict[str, Callable[[Store], object]] = {
+    **KEY_READS,
     "families": lambda store: store.families(),
     "family": lambda store: store.family("one"),
     "check": lambda store: store.check(),
     "stats": lambda store: store.stats(),
 }
 
-WRITES: dict[str, Callable[[Store], object]] = {
+KEY_WRITES: dict[str, Callable[[Keyspace], object]] = {
     "put": lambda store: store.put(b"a", b"2"),
     "put ttl": lambda store: store.put(b"a", b"2", ttl=60),
     "setitem": lambda store: store.__setitem__(b"a", b"2"),
@@ -41,6 +48,10 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "put_many": lambda store: store.put_many({b"a": b"2"}),
     "delete_many": lambda store: store.delete_many([b"a"]),
     "clear": lambda store: store.clear(),
+}
+
+WRITES: dict[str, Callable[[Store], object]] = {
+    **KEY_WRITES,
     "new family": lambda store: store.family("new"),
     "new default": lambda store: store.family("one", default_ttl=60),
     "drop_family": lambda store: store.drop_family("one"),
@@ -59,7 +70,7 @@ def _write_in_transaction(store: Store) -> None:
 def test_a_closed_store_refuses_everything(store: Store, name: str) -> None:
     store.put(b"a", b"1")
     store.close()
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosed, match=CLOSED):
         {**READS, **WRITES}[name](store)
 
 
@@ -73,19 +84,16 @@ def test_a_closed_store_refuses_administration(store: Store, name: str) -> None:
         "sync": lambda: store.sync(),
         "compact": lambda: store.compact(),
     }
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosed, match=CLOSED):
         calls[name]()
 
 
 def test_a_family_of_a_closed_store_refuses_everything(store: Store) -> None:
     family = store.family("one")
     store.close()
-    with pytest.raises(StoreClosed):
-        family.get(b"a")
-    with pytest.raises(StoreClosed):
-        family.put(b"a", b"1")
-    with pytest.raises(StoreClosed):
-        list(family.scan())
+    for use in (*KEY_READS.values(), *KEY_WRITES.values()):
+        with pytest.raises(StoreClosed, match=CLOSED):
+            use(family)
 
 
 def test_closing_twice_is_fine(store: Store) -> None:
@@ -111,14 +119,47 @@ def test_a_with_block_that_raises_closes_the_store_and_lets_the_error_out(
         store.get(b"a")
 
 
-def test_closing_with_an_open_snapshot_and_scan_is_fine(store: Store) -> None:
+@pytest.mark.needs(Capability.SNAPSHOTS)
+def test_closing_ends_an_open_snapshot(store: Store) -> None:
     store.put_many({b"a": b"1", b"b": b"2"})
-    walk = store.scan()
-    next(walk)
     with store.snapshot() as snapshot:
         store.close()
-        with pytest.raises(StoreClosed):
-            snapshot.get(b"a")
+        for read in KEY_READS.values():
+            with pytest.raises(StoreClosed, match=CLOSED):
+                read(snapshot)
+
+
+WALKS: dict[str, Callable[[Store], Iterator[object]]] = {
+    "scan": lambda store: store.scan(),
+    "reverse": lambda store: store.scan(reverse=True),
+    "keys": lambda store: store.keys(),
+    "family": lambda store: store.family("default").items(),
+}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2], ids=["unbegun", "half way", "at its end"])
+@pytest.mark.parametrize("name", WALKS)
+def test_closing_ends_a_scan_that_is_under_way(store: Store, name: str, steps: int) -> None:
+    store.put_many({b"a": b"1", b"b": b"2"})
+    walk = WALKS[name](store)
+    for _ in range(steps):
+        next(walk)
+    store.close()
+    with pytest.raises(StoreClosed, match=CLOSED):
+        next(walk)
+
+
+@pytest.mark.needs(Capability.SNAPSHOTS)
+@pytest.mark.parametrize("steps", [0, 1, 2], ids=["unbegun", "half way", "at its end"])
+def test_closing_ends_a_scan_of_a_snapshot(store: Store, steps: int) -> None:
+    store.put_many({b"a": b"1", b"b": b"2"})
+    with store.snapshot() as snapshot:
+        walk = snapshot.scan()
+        for _ in range(steps):
+            next(walk)
+        store.close()
+        with pytest.raises(StoreClosed, match=CLOSED):
+            next(walk)
 
 
 @pytest.fixture
@@ -170,5 +211,5 @@ def test_closing_inside_a_transaction_of_this_thread_is_fine(store: Store) -> No
             transaction.put(b"a", b"2")
             store.close()
 
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosed, match=CLOSED):
         close_inside()

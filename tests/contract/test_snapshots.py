@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ephemera import Capability, ManualClock, ReadOnly, Store, StoreClosed
+from ephemera import Capability, InvalidArgument, ManualClock, ReadOnly, Store, StoreClosed
 from tests.contract.times import after
 
 pytestmark = pytest.mark.needs(Capability.SNAPSHOTS)
@@ -104,6 +104,29 @@ def test_a_snapshot_reads_every_family(store: Store) -> None:
         assert dict(snapshot.family("one").scan()) == {b"a": b"1"}
         one.clear()
         assert snapshot.family("one").get(b"a") == b"1"
+
+
+@pytest.mark.parametrize("is_made_again", [False, True], ids=["gone", "made again"])
+def test_a_snapshot_shows_a_family_that_was_dropped_since(
+    store: Store, is_made_again: bool
+) -> None:
+    store.family("one").put(b"a", b"1")
+    with store.snapshot() as snapshot:
+        early = snapshot.family("one")
+        store.drop_family("one")
+        if is_made_again:
+            store.family("one").put(b"b", b"2")
+        for family in (early, snapshot.family("one")):
+            assert family.get(b"a") == b"1"
+            assert list(family.scan()) == [(b"a", b"1")]
+            assert family.count() == 1
+
+
+def test_a_snapshot_does_not_know_a_family_that_was_made_since(store: Store) -> None:
+    with store.snapshot() as snapshot:
+        store.family("young").put(b"a", b"1")
+        with pytest.raises(InvalidArgument, match="young"):
+            snapshot.family("young")
 
 
 def test_snapshots_of_different_instants_live_side_by_side(store: Store) -> None:

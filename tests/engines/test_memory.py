@@ -107,25 +107,6 @@ def test_cleared_and_dropped_families_leave_no_live_deadlines(
     assert store.check().is_clean
 
 
-def test_a_dropped_family_is_not_used_through_an_old_handle(store: ephemera.Store) -> None:
-    old = store.family("sessions")
-    old.put(b"key", b"value")
-    store.drop_family("sessions")
-    store.family("sessions").put(b"key", b"another")
-    uses: list[Callable[[], object]] = [
-        lambda: old.get(b"key"),
-        lambda: old.put(b"key", b"value"),
-        lambda: old.put_many({b"a": b"1", b"b": b"2"}),
-        lambda: list(old.scan()),
-        old.count,
-        old.clear,
-    ]
-    for use in uses:
-        with pytest.raises(ephemera.InvalidArgument, match="dropped"):
-            use()
-    assert dict(store.family("sessions").scan()) == {b"key": b"another"}
-
-
 def test_check_finds_a_deadline_that_is_not_in_the_heap(engine: MemoryEngine) -> None:
     family = family_of(engine)
     engine.put(family, b"key", b"", 0, 10**14, 0, NEVER_MS, None)

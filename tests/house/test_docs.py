@@ -287,8 +287,8 @@ def test_the_names_in_meta_are_those_that_the_format_says(place: Path) -> None:
     assert meta == {
         b"applied-segment": struct.pack("<q", 2),
         b"clock-high-water": struct.pack("<q", NOW_MS + 1_000),
-        b"family:codes": struct.pack("<Iq", 2, 9_000),
-        b"family:default": struct.pack("<Iq", 1, -1),
+        b"family:codes": struct.pack("<IqI", 2, 9_000, 2),
+        b"family:default": struct.pack("<IqI", 1, -1, 1),
         b"given-up:3": b"",
         b"next-family-id": struct.pack("<q", 4),
     }

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ephemera.core.clock import Clock
+from ephemera.core.errors import InvalidArgument
 from ephemera.core.row import Row
 
 
@@ -34,7 +35,8 @@ NO_DEFAULT_TTL_MS = 0
 
 
 class FamilyRef(Protocol):
-    """An engine's handle of a family. It stays good when the family is cleared, not when dropped.
+    """An engine's handle of a family. It stays good when the family is cleared, not when dropped: then
+    every use of it raises InvalidArgument, also when another family was made under the same name.
 
     `default_ttl_ms` is None where the store's default holds; see also `NO_DEFAULT_TTL_MS`.
     """
@@ -43,6 +45,13 @@ class FamilyRef(Protocol):
     def name(self) -> str: ...
     @property
     def default_ttl_ms(self) -> int | None: ...
+
+
+def family_dropped(name: str) -> InvalidArgument:
+    """What a handle of a family that is gone raises."""
+    return InvalidArgument(
+        f"the family {name!r} was dropped: make it anew with store.family({name!r})"
+    )
 
 
 class Write(NamedTuple):
@@ -116,6 +125,10 @@ class View(Protocol):
 
     @property
     def now_ms(self) -> int: ...
+    def family(self, name: str) -> FamilyRef | None:
+        """The family of this name in this state, whatever became of it since."""
+        ...
+
     def row(self, family: FamilyRef, key: bytes) -> Row | None: ...
     def scan(self, family: FamilyRef, bounds: Range) -> Iterator[tuple[bytes, Row]]: ...
     def close(self) -> None: ...

@@ -27,7 +27,15 @@ from ephemera.core.errors import (
     UnsupportedOperation,
 )
 from ephemera.core.expiry import duration_ms, is_dead
-from ephemera.core.keyvalue import Capability, Change, CheckReport, Expired, Range, Write
+from ephemera.core.keyvalue import (
+    Capability,
+    Change,
+    CheckReport,
+    Expired,
+    Range,
+    Write,
+    family_dropped,
+)
 from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row
 
@@ -193,17 +201,19 @@ class MemoryView:
         row = self._rows_of(family).get(key)
         return None if row is None or is_dead(row.deadline_ms, self.now_ms) else row
 
+    def family(self, name: str) -> MemoryFamily | None:
+        self._engine.check_open()
+        return next((family for family in self._rows if family.name == name), None)
+
     def scan(self, family: MemoryFamily, bounds: Range) -> Iterator[tuple[bytes, Row]]:
-        rows = self._rows_of(family).select(bounds)
-        return (pair for pair in rows if not is_dead(pair[1].deadline_ms, self.now_ms))
+        return self._engine.alive(self._rows_of(family).select(bounds), self.now_ms)
 
     def close(self) -> None:
         self._rows = {}
 
     def _rows_of(self, family: MemoryFamily) -> Rows:
         self._engine.check_open()
-        rows = self._rows.get(family)
-        return Rows() if rows is None else rows  # none: the family is younger than this view
+        return self._rows[family]
 
 
 class MemoryTurn:
@@ -216,6 +226,9 @@ class MemoryTurn:
         self._engine = engine
         self.now_ms = now_ms
         self.thread_id = threading.get_ident()
+
+    def family(self, name: str) -> MemoryFamily | None:
+        return self._engine.family(name, create=False)
 
     def row(self, family: MemoryFamily, key: bytes) -> Row | None:
         return self._engine.row(family, key, self.now_ms)
@@ -258,7 +271,8 @@ class MemoryEngine:
         self._next_id = 0
         self._deadlines = Deadlines()
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
-        self._deaths: list[Expired] = []  # not announced yet
+        # Not announced yet, with their family's ids: a heap by deadline, then by number.
+        self._deaths: list[tuple[int, int, int, Expired]] = []
         self._expired_count = 0
         self._expiry_lag_ms = 0
         self._sweeper: threading.Thread | None = None
@@ -286,14 +300,17 @@ class MemoryEngine:
     ) -> Iterator[tuple[bytes, Row]]:
         with self._lock:
             rows = family.readable().select(bounds)
-        return self._alive(rows, now_ms)
+        return self.alive(rows, now_ms)
 
-    def _alive(
+    def alive(
         self, rows: list[tuple[bytes, Row]], now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
+        """Those that are alive when they are handed out, or at an instant, while the store is open."""
+        self.check_open()
         for key, row in rows:
             if not is_dead(row.deadline_ms, self.clock.now_ms() if now_ms is None else now_ms):
                 yield key, row
+                self.check_open()
 
     def count(self, family: MemoryFamily, now_ms: int) -> int:
         with self._lock:
@@ -342,7 +359,7 @@ class MemoryEngine:
         with self._lock:
             if not self._is_free:
                 self._await_turn()
-            self._publish(writes)
+            self._publish(writes, self.clock.now_ms())
 
     def update(
         self, family: MemoryFamily, key: bytes, change: Change, *, durable: bool | None
@@ -379,7 +396,7 @@ class MemoryEngine:
                     raise StoreClosed("the store was closed")
                 return
             try:
-                self._publish(writes)
+                self._publish(writes, turn.now_ms)
             finally:
                 self._turn, self._is_free = _nobody, True
                 self._turn_ended.ring()
@@ -405,11 +422,10 @@ class MemoryEngine:
         self._is_free = True
         self._turn_ended.ring()  # for others who wait
 
-    def _publish(self, writes: Sequence[Write]) -> None:
+    def _publish(self, writes: Sequence[Write], now_ms: int) -> None:
         families: list[MemoryFamily] = [write.family for write in writes]  # type: ignore[misc]  # our own
         for family in families:
             family.readable()
-        now_ms = self.clock.now_ms()
         rows = {
             (family, write.key): write.row for family, write in zip(families, writes, strict=True)
         }
@@ -441,7 +457,7 @@ class MemoryEngine:
             elif old is not None:
                 del rows[key]
             if old is not None and is_dead(old_ms, now_ms):
-                self._note_death(Expired(family.name, key, old.value, old_ms))
+                self._note_death(family, Expired(family.name, key, old.value, old_ms))
             if self._deadlines.move(family, key, old_ms, new_ms) and self._is_background:
                 self._wake_sweeper()
         except BaseException:
@@ -493,7 +509,7 @@ class MemoryEngine:
             family = self._families.get(name)
             if family is None:
                 return False
-            gone = GoneRows(InvalidArgument(f"the family {name!r} was dropped"))
+            gone = GoneRows(family_dropped(name))
             with self._changing_families():
                 del self._families[name]
                 family.rows = gone
@@ -533,13 +549,14 @@ class MemoryEngine:
             self._check_writable()
             if self._deadlines.has_due(now_ms) and not self._is_free:
                 self._await_turn()
+            until_ms = now_ms
             while count < size and (due := self._deadlines.take_due(now_ms)) is not None:
-                deadline_ms, family, key = due
+                until_ms, family, key = due
                 if count == 0:
-                    self._expiry_lag_ms = now_ms - deadline_ms
+                    self._expiry_lag_ms = now_ms - until_ms
                 self._place(family, key, None, now_ms)
                 count += 1
-            deaths, self._deaths = self._deaths, []
+            deaths = self._take_deaths(until_ms if count == size else now_ms)
             callbacks = list(self._callbacks.values())
         _announce(deaths, callbacks)
         return count
@@ -555,12 +572,22 @@ class MemoryEngine:
 
         return unsubscribe
 
-    def _note_death(self, death: Expired) -> None:
+    def _note_death(self, family: MemoryFamily, death: Expired) -> None:
         """A dead row is about to go: swept, or overwritten before the sweeper came."""
         self._expired_count += 1
         if self._callbacks:
-            self._deaths.append(death)
+            entry = (death.deadline_ms, self._expired_count, family.id, death)
+            heapq.heappush(self._deaths, entry)
             self._wake.ring()
+
+    def _take_deaths(self, until_ms: int) -> list[Expired]:
+        """What died up to an instant and was not announced, in order; not of families that are gone."""
+        deaths = []
+        while self._deaths and is_dead(self._deaths[0][0], until_ms):
+            _, _, family_id, death = heapq.heappop(self._deaths)
+            if family_id in self._deadlines.families:
+                deaths.append(death)
+        return deaths
 
     def _wake_sweeper(self) -> None:
         if self._sweeper is None:

@@ -105,10 +105,23 @@ def test_other_openers_follow_clear_drop_and_creation(open_store: Callable[..., 
         theirs.get("key")
     with pytest.raises(InvalidArgument, match="dropped"):
         theirs.put("key", "3")
-    one.family("f")
-    assert theirs.get("key") is None
-    theirs.put("key", "4")
+    ours = one.family("f")
+    with pytest.raises(InvalidArgument, match="dropped"):
+        theirs.get("key")
+    two.family("f").put("key", "4")
     assert ours.get("key") == b"4"
+
+
+def test_a_family_that_was_dropped_and_made_again_unseen_is_another_one(
+    open_store: Callable[..., Store],
+) -> None:
+    one, two = open_store(), open_store()
+    theirs = two.family("f")
+    one.drop_family("f")
+    one.family("f").put("key", "new")
+    with pytest.raises(InvalidArgument, match="dropped"):
+        theirs.put("key", "old")
+    assert two.family("f").get("key") == b"new"
 
 
 def test_a_snapshot_keeps_a_family_that_was_cleared_dropped_and_swept(store: Store) -> None:

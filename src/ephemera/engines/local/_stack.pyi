@@ -9,8 +9,11 @@ from ephemera.engines.local._segment import Cut, Segment, SegmentDeadlines
 class FamilyRef:
     name: str
     id: int
+    first_id: int
     default_ttl_ms: int | None
-    def __init__(self, name: str, id: int, default_ttl_ms: int | None) -> None: ...
+    def __init__(
+        self, name: str, id: int, default_ttl_ms: int | None, first_id: int = 0
+    ) -> None: ...
 
 class SegmentStack:
     control: Control

@@ -33,7 +33,8 @@ from ephemera.engines.local._segment cimport (
     row_or_none,
 )
 
-from ephemera.core.errors import InvalidArgument, ReadOnly, StoreFailed
+from ephemera.core.errors import ReadOnly, StoreFailed
+from ephemera.core.keyvalue import family_dropped
 from ephemera.engines.local._segment import Cut
 
 cdef enum:
@@ -47,15 +48,21 @@ cdef enum:
 
 
 cdef class FamilyRef:
-    """A family's handle: it stays good when the family is cleared and so gets another id."""
+    """A family's handle: it stays good when the family is cleared and so gets another id.
+
+    `first_id` is the one that the family was made with, and tells it from others of its name; a
+    dropped family has the id 0.
+    """
     cdef readonly str name
+    cdef readonly uint32_t first_id
     cdef public uint32_t id
     cdef public object default_ttl_ms
 
-    def __init__(self, str name not None, uint32_t id, default_ttl_ms):
+    def __init__(self, str name not None, uint32_t id, default_ttl_ms, uint32_t first_id=0):
         self.name = name
         self.id = id
         self.default_ttl_ms = default_ttl_ms
+        self.first_id = first_id or id
 
     def __repr__(self):
         return f"FamilyRef({self.name!r}, id={self.id})"
@@ -105,9 +112,7 @@ cdef SegmentDeadlines _earliest(list heaps, int64_t until_ms):
 
 cdef inline int _check_family(FamilyRef family) except -1:
     if family.id == 0:
-        raise InvalidArgument(
-            f"family {family.name!r} was dropped: make it anew with store.family({family.name!r})"
-        )
+        raise family_dropped(family.name)
     return 0
 
 

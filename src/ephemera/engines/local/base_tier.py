@@ -153,6 +153,7 @@ class BaseFile:
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
+        self.is_closed = False
         # A plain lock: the thread that wakes a child's file need not be the one that forked.
         self._beginning = threading.Lock()
         self._short_reads: set[object] = set()
@@ -376,6 +377,7 @@ class BaseFile:
         self._env.reader_check()
 
     def close(self) -> None:
+        self.is_closed = True
         self.reader.renew()
         _close_environment(self)
 
@@ -728,7 +730,7 @@ def lmdb_errors(path: Path) -> Iterator[None]:
         raise CorruptStore(path, None, str(error)) from error
     except lmdb.Error as error:
         if "closed" in str(error):
-            raise StoreClosed("the store is closed") from error
+            raise StoreClosed("the store was closed") from error
         if "hort write" in str(error) or "SHORT_WRITE" in str(error):
             raise StoreFull(f"no room for {path}: {error}") from error
         if error.code == errno.EFAULT:

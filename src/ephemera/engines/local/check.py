@@ -20,7 +20,8 @@ def check_state(state: State) -> CheckReport:
     problems = [f"{state.base.path}: {problem}" for problem in state.base.page_problems()]
     try:
         with lmdb_errors(state.base.path):
-            known = {*state.ids.values(), *families.given_up(state.base, state.txn)}
+            living = {family.id for family in state.families.values()}
+            known = {*living, *families.given_up(state.base, state.txn)}
             for base_key, stored in state.base.scan(state.txn, b"", None, is_reverse=False):
                 rows += 1
                 problems.extend(_row_problems(state, base_key, stored, known))

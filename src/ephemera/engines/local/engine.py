@@ -24,19 +24,19 @@ from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
     CorruptStore,
     EphemeraError,
-    InvalidArgument,
     ReadOnly,
     StoreBusy,
     StoreClosed,
     StoreFull,
 )
 from ephemera.core.expiry import is_dead
-from ephemera.core.keyvalue import Capability, CheckReport, Expired, FamilyRef, Range
+from ephemera.core.keyvalue import Capability, CheckReport, Expired, Range
 from ephemera.core.options import Options
 from ephemera.core.row import Row
 from ephemera.engines.local import families as family_table
 from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
+from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.attachment import Attachment
 from ephemera.engines.local.backup import copy_state
 from ephemera.engines.local.base_tier import (
@@ -230,11 +230,8 @@ class LocalEngine:
         self, family: FamilyRef, bounds: Range, now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
         state = take_state(self._segments, self._base, self._families)
-        family_id = state.ids.get(family.name)
-        if family_id is None:
-            raise InvalidArgument(f"family {family.name!r} was dropped")
         now = self.clock.now_ms if now_ms is None else lambda: now_ms
-        return live_scan(state, family_id, bounds, now)
+        return live_scan(state, state.id_of(family), bounds, now)
 
     def count(self, family: FamilyRef, now_ms: int) -> int:
         return sum(1 for _ in self.scan(family, Range(), now_ms))
@@ -261,7 +258,7 @@ class LocalEngine:
         if ref is None and create:
             with self._changing_families() as txn:
                 if not family_table.exists(txn, name):
-                    family_table.create(txn, name, None)
+                    family_table.create(txn, name)
             ref = self._families.get(name)
         return ref
 
@@ -280,8 +277,7 @@ class LocalEngine:
 
     def clear(self, family: FamilyRef) -> None:
         with self._changing_families() as txn:
-            if family_table.exists(txn, family.name):
-                family_table.create(txn, family.name, family.default_ttl_ms)
+            family_table.clear(txn, family)
 
     @block
     def _changing_families(self) -> Iterator[BaseWrite]:

@@ -7,52 +7,62 @@ up its id, which makes its rows unreachable at once, and leaves them to the swee
 from __future__ import annotations
 
 import struct
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from typing import NamedTuple
 
 from ephemera.core.arguments import DEFAULT_FAMILY
+from ephemera.core.keyvalue import family_dropped
 from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseWrite, ReadTransaction
 
 _FAMILY = b"family:"
 _GIVEN_UP = b"given-up:"
 _NEXT_ID = b"next-family-id"
-_ENTRY = struct.Struct("<Iq")
+_ENTRY = struct.Struct("<IqI")
 _INHERITS = -1
 
 
+class _Entry(NamedTuple):
+    """What the table says of a name. `first_id` is the id that the family was made with."""
+
+    id: int
+    default_ttl_ms: int | None
+    first_id: int
+
+
 class Families:
-    """The families of a store as this process knows them. Refs stay the same objects for ever."""
+    """The families of a store as this process knows them. A ref is the same object for as long as its
+    family is there."""
 
     def __init__(self) -> None:
         self._refs: dict[str, FamilyRef] = {}
-        self._gone: dict[str, FamilyRef] = {}
         self._names: dict[int, str] = {}
+        self.table: Mapping[str, FamilyRef] = {}
+        """Refs that never change: the families as they are now, for views."""
 
     def load(self, base: BaseFile, txn: ReadTransaction) -> None:
         """Bring every ref up to date with the table."""
-        table = {name.decode(): _ENTRY.unpack(stored) for name, stored in base.meta(txn, _FAMILY)}
-        for name, (family_id, default_ttl_ms) in table.items():
-            default = None if default_ttl_ms == _INHERITS else default_ttl_ms
-            ref = self._refs.get(name) or self._gone.pop(name, None)
-            if ref is None:
-                ref = FamilyRef(name, family_id, default)
-            ref.id, ref.default_ttl_ms = family_id, default
-            self._refs[name] = ref
-        for name in self._refs.keys() - table.keys():
-            self._gone[name] = self._refs.pop(name)
-            # No row has this id, so a ref of a dropped family reads as empty.
-            self._gone[name].id = 0
-        self._names = {ref.id: name for name, ref in self._refs.items()}
+        table = {name.decode(): _unpack(stored) for name, stored in base.meta(txn, _FAMILY)}
+        refs = {name: self._ref(name, entry) for name, entry in table.items()}
+        for name, ref in self._refs.items():
+            if refs.get(name) is not ref:
+                ref.id = 0  # nobody's: whoever still has it is told that it was dropped
+        self._refs = refs
+        self._names = {entry.id: name for name, entry in table.items()}
+        self.table = {name: FamilyRef(name, *entry) for name, entry in table.items()}
+
+    def _ref(self, name: str, entry: _Entry) -> FamilyRef:
+        ref = self._refs.get(name)
+        if ref is None or ref.first_id != entry.first_id:
+            return FamilyRef(name, *entry)
+        ref.id, ref.default_ttl_ms = entry.id, entry.default_ttl_ms
+        return ref
 
     def get(self, name: str) -> FamilyRef | None:
         return self._refs.get(name)
 
     def names(self) -> list[str]:
         return sorted(self._refs)
-
-    def ids(self) -> dict[str, int]:
-        """The table as it is now, for a view that must not change."""
-        return {name: ref.id for name, ref in self._refs.items()}
 
     @property
     def live_ids(self) -> Container[int]:
@@ -67,20 +77,24 @@ class Families:
         return self._names.get(family_id)
 
 
-def create(txn: BaseWrite, name: str, default_ttl_ms: int | None) -> None:
-    """Give a name a new id; the id it had is given up."""
-    old = _entry(txn, name)
-    if old is not None:
-        _give_up(txn, old[0])
-    # 0 is nobody's id.
-    family_id = max(1, txn.number(_NEXT_ID))
-    txn.set_number(_NEXT_ID, family_id + 1)
-    _set_entry(txn, name, family_id, default_ttl_ms)
+def create(txn: BaseWrite, name: str) -> None:
+    """Make a family, with an id that none has had before."""
+    family_id = _new_id(txn)
+    _set_entry(txn, name, _Entry(family_id, None, family_id))
+
+
+def clear(txn: BaseWrite, family: FamilyRef) -> None:
+    """Give a family another id. Raises InvalidArgument when it was dropped."""
+    entry = _entry(txn, family.name)
+    if entry is None or entry.first_id != family.first_id:
+        raise family_dropped(family.name)
+    _give_up(txn, entry.id)
+    _set_entry(txn, family.name, entry._replace(id=_new_id(txn)))
 
 
 def ensure_default(txn: BaseWrite) -> None:
     if _entry(txn, DEFAULT_FAMILY) is None:
-        create(txn, DEFAULT_FAMILY, None)
+        create(txn, DEFAULT_FAMILY)
 
 
 def exists(txn: BaseWrite, name: str) -> bool:
@@ -91,7 +105,7 @@ def drop(txn: BaseWrite, name: str) -> bool:
     old = _entry(txn, name)
     if old is None:
         return False
-    _give_up(txn, old[0])
+    _give_up(txn, old.id)
     txn.set_meta(_FAMILY + name.encode(), None)
     return True
 
@@ -99,12 +113,12 @@ def drop(txn: BaseWrite, name: str) -> bool:
 def set_default_ttl(txn: BaseWrite, name: str, default_ttl_ms: int | None) -> None:
     entry = _entry(txn, name)
     if entry is not None:
-        _set_entry(txn, name, entry[0], default_ttl_ms)
+        _set_entry(txn, name, entry._replace(default_ttl_ms=default_ttl_ms))
 
 
 def live_ids(txn: BaseWrite) -> frozenset[int]:
     """The ids that names have now."""
-    return frozenset(_ENTRY.unpack(stored)[0] for stored in txn.metas(_FAMILY))
+    return frozenset(_unpack(stored).id for stored in txn.metas(_FAMILY))
 
 
 def given_up(base: BaseFile, txn: ReadTransaction) -> list[int]:
@@ -117,17 +131,27 @@ def forget(txn: BaseWrite, family_id: int) -> None:
     txn.set_meta(_GIVEN_UP + b"%d" % family_id, None)
 
 
-def _entry(txn: BaseWrite, name: str) -> tuple[int, int | None] | None:
+def _entry(txn: BaseWrite, name: str) -> _Entry | None:
     stored = txn.meta(_FAMILY + name.encode())
-    if stored is None:
-        return None
-    family_id, default_ttl_ms = _ENTRY.unpack(stored)
-    return family_id, None if default_ttl_ms == _INHERITS else default_ttl_ms
+    return None if stored is None else _unpack(stored)
 
 
-def _set_entry(txn: BaseWrite, name: str, family_id: int, default_ttl_ms: int | None) -> None:
-    stored = _ENTRY.pack(family_id, _INHERITS if default_ttl_ms is None else default_ttl_ms)
+def _unpack(stored: bytes) -> _Entry:
+    family_id, default_ttl_ms, first_id = _ENTRY.unpack(stored)
+    return _Entry(family_id, None if default_ttl_ms == _INHERITS else default_ttl_ms, first_id)
+
+
+def _set_entry(txn: BaseWrite, name: str, entry: _Entry) -> None:
+    default_ttl_ms = _INHERITS if entry.default_ttl_ms is None else entry.default_ttl_ms
+    stored = _ENTRY.pack(entry.id, default_ttl_ms, entry.first_id)
     txn.set_meta(_FAMILY + name.encode(), stored)
+
+
+def _new_id(txn: BaseWrite) -> int:
+    # 0 is nobody's id.
+    family_id = max(1, txn.number(_NEXT_ID))
+    txn.set_number(_NEXT_ID, family_id + 1)
+    return family_id
 
 
 def _give_up(txn: BaseWrite, family_id: int) -> None:

@@ -74,7 +74,7 @@ class Segments(SegmentStack):
             epoch = None
             while epoch != self.control.epoch:
                 if self.is_closed:
-                    raise StoreClosed("the store is closed")
+                    raise StoreClosed("the store was closed")
                 epoch = self.control.epoch
                 self._refresh_to(epoch)
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from ephemera.core.errors import InvalidArgument, StoreClosed
 from ephemera.core.expiry import is_dead
-from ephemera.core.keyvalue import FamilyRef, Range, Write
+from ephemera.core.keyvalue import Range, Write, family_dropped
 from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key, unpack_row
 from ephemera.engines.local._control import Turn
 from ephemera.engines.local._segment import BELOW, Cut
+from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseTier, ReadTransaction, lmdb_errors
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
@@ -28,14 +29,27 @@ CHUNK_KEYS = 512
 class State:
     """Everything as it was at one moment, dead rows included."""
 
-    def __init__(self, cut: Cut, base: BaseFile, txn: ReadTransaction, ids: dict[str, int]) -> None:
+    def __init__(
+        self,
+        cut: Cut,
+        base: BaseFile,
+        txn: ReadTransaction,
+        families: Mapping[str, FamilyRef],
+    ) -> None:
         self.cut = cut
         self.base = base
         self.txn = txn
-        self.ids = ids
+        self.families = families
         self._scans: weakref.WeakSet[Generator[tuple[bytes, Row], None, None]] = weakref.WeakSet()
         self._is_abandoned = False
         base.views.add(self)
+
+    def id_of(self, family: FamilyRef) -> int:
+        """The id of a family in this state. Raises InvalidArgument when it was dropped before."""
+        known = self.families.get(family.name)
+        if known is None or known.first_id != family.first_id:
+            raise family_dropped(family.name)
+        return known.id
 
     def row(self, family_id: int, key: bytes) -> Row | None:
         row = self.cut.row(family_id, key)
@@ -48,6 +62,7 @@ class State:
 
     def scan(self, family_id: int, bounds: Range) -> Iterator[tuple[bytes, Row]]:
         """(key, row) in order."""
+        self.must_be_open()
         scan = self._scan(family_id, bounds)
         self._scans.add(scan)
         yield from scan
@@ -100,6 +115,10 @@ class State:
             else:
                 start = chunk[-1][0] + b"\0"
 
+    def must_be_open(self) -> None:
+        if self.base.is_closed:
+            raise StoreClosed("the store was closed")
+
     def close(self) -> None:
         # A store that was closed before has ended its transactions.
         if not self._is_abandoned:
@@ -120,7 +139,7 @@ def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
         epoch = segments.control.epoch
         cut = segments.cut()
         file = base.file
-        state = State(cut, file, file.begin(), families.ids())
+        state = State(cut, file, file.begin(), families.table)
         # A segment that was frozen and applied in between would show in the base tier what the cut
         # leaves out.
         if segments.is_at(epoch):
@@ -140,27 +159,32 @@ class LocalView:
     @property
     def state(self) -> State:
         """The state, while there is one."""
-        if self._state is None or self._segments.is_closed or self._is_of_the_parent():
-            raise StoreClosed("this snapshot, this transaction or its store has ended")
+        if self._segments.is_closed:
+            raise StoreClosed("the store was closed")
+        if self._state is None or self._is_of_the_parent():
+            raise StoreClosed(
+                "this snapshot or transaction has ended, or is the parent's of a fork"
+            )
         return self._state
 
     def _is_of_the_parent(self) -> bool:
         """Whether this is the child of a fork, which must not touch what its parent had begun."""
         return self._life != self._segments.life
 
+    def family(self, name: str) -> FamilyRef | None:
+        return self.state.families.get(name)
+
     def row(self, family: FamilyRef, key: bytes) -> Row | None:
         state = self.state
-        family_id = state.ids.get(family.name)
-        row = None if family_id is None else state.row(family_id, key)
+        row = state.row(state.id_of(family), key)
         return None if row is None or is_dead(row.deadline_ms, self.now_ms) else row
 
     def scan(self, family: FamilyRef, bounds: Range) -> Iterator[tuple[bytes, Row]]:
         state = self.state
-        family_id = state.ids.get(family.name)
-        if family_id is not None:
-            for key, row in state.scan(family_id, bounds):
-                if not is_dead(row.deadline_ms, self.now_ms):
-                    yield key, row
+        for key, row in state.scan(state.id_of(family), bounds):
+            if not is_dead(row.deadline_ms, self.now_ms):
+                yield key, row
+                state.must_be_open()
 
     def close(self) -> None:
         if self._state is not None:
@@ -209,5 +233,6 @@ def live_scan(
         for key, row in state.scan(family_id, bounds):
             if not is_dead(row.deadline_ms, now_ms()):
                 yield key, row
+                state.must_be_open()
     finally:
         state.close()
