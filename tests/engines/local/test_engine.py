@@ -23,6 +23,7 @@ from ephemera import (
     StoreClosed,
     StoreLocked,
 )
+from ephemera.engines.local import base_tier
 from ephemera.engines.local.files import Files, Mapped
 from tests.engines.local.stores import (
     contents,
@@ -508,6 +509,26 @@ def test_a_forgotten_store_closes_itself(path: Path) -> None:
     wait_until(is_gone)
     with open_local(path) as again:
         assert again.get("key") == b"value"
+
+
+def test_a_forgotten_store_may_be_collected_in_the_middle_of_an_opening(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten = open_local(path)
+    forgotten.put("key", "value")
+    knot: list[object] = [forgotten]
+    knot.append(knot)
+    del forgotten, knot
+    look_up = base_tier._identity
+
+    def collect(path: Path) -> tuple[int, int]:
+        gc.collect()
+        return look_up(path)
+
+    monkeypatch.setattr(base_tier, "_identity", collect)
+    with open_local(path) as again:
+        assert again.get("key") == b"value"
+    assert is_free(path)
 
 
 def is_free(path: Path) -> bool:

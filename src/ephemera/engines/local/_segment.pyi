@@ -21,7 +21,7 @@ class Segment:
     number: int
     data_at: int
     path: str
-    memory: object
+    memory: bytearray | memoryview
     def __init__(self, memory: object, path: str, *, hash_seed: int) -> None: ...
     @property
     def previous_head(self) -> int: ...

@@ -57,6 +57,10 @@ class Attachment:
         finally:
             self.close()
 
+    @property
+    def is_held(self) -> bool:
+        return self._attached.fd >= 0
+
     def stay_shared(self) -> None:
         """What parent and child of a fork hold together is a shared lock, whatever one did with it."""
         if not self._is_exclusive:

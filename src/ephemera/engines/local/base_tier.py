@@ -551,8 +551,7 @@ class _Environment(NamedTuple):
 
 
 _environments: dict[tuple[int, int], _Environment] = {}
-# One that its holder may take again: a store that was forgotten is closed wherever that is noticed.
-_opening = threading.RLock()
+_opening = threading.Lock()
 
 
 def _open_environment(user: BaseFile, size_limit: int, *, creates: bool) -> _Environment:

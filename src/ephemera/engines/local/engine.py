@@ -10,7 +10,6 @@ The parts do the work; what stands here is how they are opened, how they fit, an
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -88,6 +87,7 @@ class LocalEngine:
     capabilities = frozenset(Capability)
 
     def __init__(self, path: str, options: Options, files: Files | None = None) -> None:
+        maintenance.close_forgotten()
         self._options = options
         self._files = files or Files()
         self._layout = Layout(path)
@@ -104,7 +104,7 @@ class LocalEngine:
         self._tending = threading.RLock()
         # Whoever opened the store has a moment to say what it listens to.
         self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
-        self._is_closed = False
+        self._is_closed = True  # until it is open
         self._is_held = False
         self._held: list[Hold] = []
         self._attachment = self._new_attachment()
@@ -120,6 +120,7 @@ class LocalEngine:
         self.update = self._segments.update
         self.delete = self._segments.delete
         self.write = self._segments.write
+        self._is_closed = False
         self._start_workers()
         _open_engines.add(self)
 
@@ -560,19 +561,25 @@ class LocalEngine:
             self._segments.close()
             self._expiry.close()
             self._attachment.close()
-            return
-        with self._attachment.detaching() as is_last:
-            try:
-                self._settle(is_last=is_last)
-            except (EphemeraError, OSError) as error:
-                # Nothing is lost by this: what was written is in the segments.
-                _log.warning("closing %s: %s", self._layout.root, error)
-            finally:
-                self._segments.close()
-                self._expiry.close()
-                self._base.close()
-                self._steady.unshare()
-                self._control.keep_if_held()
+        elif not self._attachment.is_held:
+            # Collected with the locks it held: others may have taken the store over since.
+            self._let_go()
+        else:
+            with self._attachment.detaching() as is_last:
+                try:
+                    self._settle(is_last=is_last)
+                except (EphemeraError, OSError) as error:
+                    # Nothing is lost by this: what was written is in the segments.
+                    _log.warning("closing %s: %s", self._layout.root, error)
+                finally:
+                    self._let_go()
+
+    def _let_go(self) -> None:
+        self._segments.close()
+        self._expiry.close()
+        self._base.close()
+        self._steady.unshare()
+        self._control.keep_if_held()
 
     def _settle(self, *, is_last: bool) -> None:
         """Leave everything on the disk; the last one out leaves nothing but the base tier."""
@@ -585,9 +592,8 @@ class LocalEngine:
             note_time(txn, self.clock.now_ms())
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):
-            with contextlib.suppress(Exception):
-                self.close()
+        if not getattr(self, "_is_closed", True):  # none yet: an option was refused
+            maintenance.forgotten.append(self)
 
 
 def _refuse_child() -> None:
@@ -599,6 +605,7 @@ def _refuse_child() -> None:
 
 @atexit.register
 def _close_all() -> None:
+    maintenance.close_forgotten()
     for engine in list(_open_engines):
         engine._control.writer.patience = EXIT_PATIENCE
         engine.close()

@@ -8,9 +8,11 @@ that was forgotten.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,17 @@ TEND_SECONDS = 0.25
 SYNC_SECONDS = 1.0
 RETRY_SECONDS = 1.0
 """How long to leave a failing piece of work alone."""
+
+
+forgotten: deque[LocalEngine] = deque()
+"""Engines that were collected and not closed. A collection may come in the middle of anything, also of
+the opening of another store, so closing waits for a moment at which nothing is held."""
+
+
+def close_forgotten() -> None:
+    while forgotten:
+        with contextlib.suppress(IndexError, EphemeraError, OSError):  # another thread took it
+            forgotten.popleft().close()
 
 
 class Worker:
@@ -63,6 +76,7 @@ class Worker:
             self._bell.wait(pause)
 
     def _run_step(self) -> float | None:
+        close_forgotten()
         engine = self._engine()
         if engine is None:
             return None

@@ -8,6 +8,7 @@ a stamp says were synced and that are damaged now were damaged from outside, and
 
 from __future__ import annotations
 
+import mmap
 from itertools import zip_longest
 
 from ephemera.core.errors import CorruptStore
@@ -41,10 +42,21 @@ def recover(layout: Layout, files: Files, base: BaseFile, *, hash_seed: int) -> 
         newest = segment.number
         if end < synced:
             raise CorruptStore(segment.path, end, "damaged, though it was synced")
+        _write_again(segment, synced, end)
         if following is not None and end < following.previous_head:
             _lose(segments, segment, end, files, layout)
             break
     return Recovered(applied, newest, latest_ms)
+
+
+def _write_again(segment: Segment, synced: int, end: int) -> None:
+    """Have the next sync write all that was not synced: after one that failed, the system may take
+    pages for written that are in its memory alone."""
+    memory = segment.memory
+    for at in range(synced, end, mmap.PAGESIZE):
+        memory[at] = memory[at]
+    if end > synced:
+        memory[end - 1] = memory[end - 1]
 
 
 def _open_segments(layout: Layout, files: Files, applied: int, hash_seed: int) -> list[Segment]:
