@@ -17,6 +17,7 @@ KEY_READS: dict[str, Callable[[Keyspace], object]] = {
     "ttl": lambda store: store.ttl(b"a"),
     "get_many": lambda store: store.get_many([b"a"]),
     "scan": lambda store: list(store.scan()),
+    "entries": lambda store: list(store.entries()),
     "count": lambda store: store.count(),
     "next_deadlines": lambda store: store.next_deadlines(1),
     "contains": lambda store: b"a" in store,
@@ -56,6 +57,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "new default": lambda store: store.family("one", default_ttl=60),
     "drop_family": lambda store: store.drop_family("one"),
     "purge_expired": lambda store: store.purge_expired(),
+    "repair": lambda store: store.repair(),
     "transaction": lambda store: _write_in_transaction(store),
     "family put": lambda store: store.family("one").put(b"a", b"2"),
 }

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ephemera import EphemeraError, __version__
+from ephemera import __version__
 from ephemera.core.options import Durability
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server, open_store
@@ -25,7 +25,8 @@ def serve(
     store: Annotated[str, typer.Argument(help="A path, made if it is not there, or memory://.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option(help="The port; not given, 6379 or the next that is free.")
+        int | None,
+        typer.Option(min=0, max=65535, help="The port; not given, 6379 or the next that is free."),
     ] = None,
     unixsocket: Annotated[str | None, typer.Option(help="A Unix socket as well.")] = None,
     requirepass: Annotated[
@@ -56,22 +57,16 @@ def serve(
         timeout=timeout,
         renamed=dict(map(_pair, rename_command or ())),
     )
-    try:
-        settings.change(map(_pair, config or ()), is_start=True)
-        run(
-            _serve(
-                store,
-                settings,
-                Endpoint(
-                    host=host, port=PORT if port is None else port, tls=_tls(tls_cert, tls_key)
-                ),
-                unixsocket,
-                is_any_port=port is None,
-            )
+    settings.change(map(_pair, config or ()), is_start=True)
+    run(
+        _serve(
+            store,
+            settings,
+            Endpoint(host=host, port=PORT if port is None else port, tls=_tls(tls_cert, tls_key)),
+            unixsocket,
+            is_any_port=port is None,
         )
-    except (EphemeraError, OSError) as error:
-        Console(stderr=True).print(f"ephemera: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+    )
 
 
 async def _serve(

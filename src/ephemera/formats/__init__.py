@@ -1,1 +1,1 @@
-"""Formats of other stores, read and written: bytes in, values out, without I/O of their own."""
+"""Files of other stores, read and written: see `transfer`, which moves them into a store and out of it."""

@@ -117,8 +117,8 @@ class Session:
 
     def select(self, number: int) -> None:
         """Work in this database; to be called again where a transaction begins and ends."""
-        self.db = number
         self.call.keys = self.server.database(number)
+        self.db = number
 
     def close(self) -> None:
         """The client is gone."""

@@ -1,0 +1,133 @@
+"""`ephemera import`: the contents of a file, a directory of diskcache or a running Redis."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ephemera import InvalidArgument, Store
+from ephemera.cli import output
+from ephemera.cli.failures import say
+from ephemera.cli.stores import Json, OneFamily, StoreUrl, engine_of, open_to_write
+from ephemera.formats.detect import open_source
+from ephemera.formats.diskcache import DiskCache
+from ephemera.formats.transfer import Loaded, Record, Source, load
+
+
+class Origin(enum.StrEnum):
+    """What is not told by the bytes that a file begins with."""
+
+    DISKCACHE = "diskcache"
+    REDIS = "redis"
+
+
+class InFamily:
+    """A source whose records all go to one family."""
+
+    def __init__(self, source: Source, family: str) -> None:
+        self._source = source
+        self._family = family
+        self.skipped = source.skipped
+        self.failed = source.failed
+        self.damage = source.damage
+
+    def progress(self) -> tuple[int, int | None]:
+        return self._source.progress()
+
+    def prepare(self, tick: Callable[[], None]) -> None:
+        self._source.prepare(tick)
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._source:
+            yield record._replace(family=self._family)
+        self.damage = self._source.damage
+
+    def landed(self) -> None:
+        self._source.landed()
+
+
+def importing(
+    url: StoreUrl,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="An RDB file, an AOF or its directory, JSON Lines; or what --from says.",
+        ),
+    ],
+    origin: Annotated[
+        Origin | None,
+        typer.Option("--from", help="SOURCE is a directory of diskcache, or the URL of a Redis."),
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Take what can be read of a damaged source.")
+    ] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --from redis: note here where to go on."),
+    ] = None,
+    family: OneFamily = None,
+    as_json: Json = False,
+) -> None:
+    """Read keys, values and deadlines into a store, over what it holds; it is made if not there.
+
+    Keys that are dead already are left out, and what is no string is skipped; both are counted. Of a
+    damaged file nothing is taken, unless --keep-going. Nothing is ever unpickled.
+    """
+    if resume is not None and origin is not Origin.REDIS:
+        raise InvalidArgument("--resume goes with --from redis")
+    with open_to_write(url, create=True) as store:
+        found = _source(store, source, origin, resume, keep_going=keep_going)
+        with output.progress("importing") as advance:
+            loaded = load(
+                engine_of(store), found if family is None else InFamily(found, family), advance
+            )
+    _report(loaded, as_json=as_json)
+
+
+def _source(
+    store: Store, source: str, origin: Origin | None, resume: Path | None, *, keep_going: bool
+) -> Source:
+    if origin is Origin.REDIS:
+        # Imported here: it needs a package that other sources do without.
+        from ephemera.formats.live_redis import LiveRedis
+
+        return LiveRedis(source, clock=store.clock, cursor_path=resume)
+    if origin is Origin.DISKCACHE:
+        return DiskCache(source, keep_going=keep_going)
+    return open_source(source, now_ms=store.clock.now_ms(), keep_going=keep_going)
+
+
+def _report(loaded: Loaded, *, as_json: bool) -> None:
+    damage = None if loaded.damage is None else str(loaded.damage)
+    if as_json:
+        output.record(
+            {
+                "imported": loaded.imported,
+                "dead": loaded.dead,
+                "skipped": dict(loaded.skipped),
+                "failed": dict(loaded.failed),
+                "damage": damage,
+            }
+        )
+        return
+    output.table(
+        ("", ">keys", ""),
+        [
+            ("imported", f"{loaded.imported}", ""),
+            ("dead", f"{loaded.dead}", ""),
+            ("skipped", f"{loaded.skipped.total()}", _reasons(loaded.skipped)),
+            ("failed", f"{loaded.failed.total()}", _reasons(loaded.failed)),
+        ],
+    )
+    if damage is not None:
+        say(f"the source ends early: {damage}")
+
+
+def _reasons(counts: Counter[str]) -> str:
+    return ", ".join(f"{reason}: {count}" for reason, count in counts.most_common())

@@ -1,0 +1,80 @@
+"""Files that come from elsewhere and files that others will read: errors with a place, whole files only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from ephemera.core.errors import InvalidArgument
+
+
+class DamagedFile(InvalidArgument):
+    """A file is not what its format says; `path` and `offset` tell where."""
+
+    def __init__(self, path: object, offset: int | None, reason: str) -> None:
+        self.path = str(path)
+        self.offset = offset
+        self.reason = reason
+        where = self.path if offset is None else f"{self.path} at offset {offset}"
+        super().__init__(f"{where}: {reason}")
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, int | None, str]]:
+        return type(self), (self.path, self.offset, self.reason)
+
+
+class FileSource:
+    """What the sources that are files share: counts, and how far they were read.
+
+    A file is read once to find what is wrong with it and once for its records; one that is to be
+    read whatever is wrong with it, once.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, keep_going: bool) -> None:
+        self.path = Path(path)
+        self.keep_going = keep_going
+        self.skipped: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.damage: DamagedFile | None = None
+        self._done_bytes = 0
+        self._total_bytes = self.path.stat().st_size * (1 if keep_going else 2)
+
+    def progress(self) -> tuple[int, int]:
+        return self._done_bytes, self._total_bytes
+
+    def landed(self) -> None:
+        """Where a file was read to is not kept."""
+
+    def _damaged(self, error: DamagedFile) -> None:
+        if not self.keep_going:
+            raise error
+        self.damage = error
+
+    def _forget_counts(self) -> None:
+        self.skipped.clear()
+        self.failed.clear()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when the block ends well, on the disk and as a whole."""
+    temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,238 @@
+"""Moving whole rows into an engine and out of it, in batches, whatever the format.
+
+A *source* yields records; `load` writes them to an engine. An *encoder* turns the contents of an engine
+into bytes; `save` writes them to a file. Both hold a batch in memory, never all of it.
+
+    source, encoder                    module
+    an RDB file                        rdb_file
+    an AOF, one file or several        aof
+    JSON Lines                         jsonl
+    a directory of diskcache           diskcache    (source)
+    a running Redis                    live_redis   (source)
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ephemera.core.arguments import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from ephemera.core.clock import Clock
+from ephemera.core.expiry import DEADLINE_MS_MAX, is_dead
+from ephemera.core.keyvalue import Capability, FamilyRef, Range, View, Write
+from ephemera.core.row import NEVER_MS, Row
+from ephemera.formats.files import DamagedFile, replacing
+
+BATCH_RECORDS = 2_000
+BATCH_BYTES = 1 << 20
+SYNC_RECORDS = 50_000
+"""After so many records they are made durable, and a source may note where it is."""
+TICK_RECORDS = 2_000
+
+Progress = Callable[[int, int | None], object]
+"""Told how much is done, and of how much if that is known: for a bar, in a unit of the source's own."""
+
+
+class Record(NamedTuple):
+    """A key of a family, with its row."""
+
+    family: str
+    key: bytes
+    row: Row
+
+
+class Source(Protocol):
+    """Where records come from. What it has and does not yield, it counts by the reason."""
+
+    skipped: Counter[str]
+    failed: Counter[str]
+    damage: DamagedFile | None
+    """Where it ended early, if it was told to keep going."""
+
+    def progress(self) -> tuple[int, int | None]: ...
+    def prepare(self, tick: Callable[[], None]) -> None:
+        """Find what is wrong before the first record is written; call `tick` now and then."""
+        ...
+
+    def __iter__(self) -> Iterator[Record]: ...
+    def landed(self) -> None:
+        """All that was yielded so far is durable."""
+        ...
+
+
+class Engine(Protocol):
+    """The part of `KeyValue` that is needed here."""
+
+    clock: Clock
+    capabilities: frozenset[Capability]
+
+    def family(self, name: str, *, create: bool) -> FamilyRef | None: ...
+    def families(self) -> list[str]: ...
+    def snapshot(self) -> View: ...
+    def scan(
+        self, family: FamilyRef, bounds: Range, now_ms: int | None
+    ) -> Iterator[tuple[bytes, Row]]: ...
+    def write(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
+    def sync(self) -> None: ...
+
+
+# --- in -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Loaded:
+    """How an import went: each key of the source is in exactly one of the four."""
+
+    imported: int = 0
+    dead: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    damage: DamagedFile | None = None
+
+
+def load(engine: Engine, source: Source, progress: Progress | None = None) -> Loaded:
+    """Write all that the source yields and that is alive, over what the engine holds.
+
+    Raises DamagedFile before anything is written, unless the source was told to keep going.
+    """
+
+    def tick() -> None:
+        if progress is not None:
+            progress(*source.progress())
+
+    loaded = Loaded()
+    source.prepare(tick)
+    unsynced = 0
+    for batch in _batches(engine, source, loaded):
+        engine.write(batch, durable=False)
+        loaded.imported += len(batch)
+        unsynced += len(batch)
+        tick()
+        if unsynced >= SYNC_RECORDS:
+            engine.sync()
+            source.landed()
+            unsynced = 0
+    engine.sync()
+    source.landed()
+    tick()
+    loaded.skipped += source.skipped
+    loaded.failed += source.failed
+    loaded.damage = source.damage
+    return loaded
+
+
+def _batches(engine: Engine, source: Source, loaded: Loaded) -> Iterator[list[Write]]:
+    """What is to be written, piece by piece; what is not, counted."""
+    families: dict[str, FamilyRef] = {}
+    batch: list[Write] = []
+    size = 0
+    now_ms = engine.clock.now_ms()
+    for name, key, row in source:
+        if is_dead(row.deadline_ms, now_ms):
+            loaded.dead += 1
+        elif why := reason_to_skip(key, row):
+            loaded.skipped[why] += 1
+        else:
+            family = families.get(name) or _family(engine, families, name)
+            batch.append(Write(family, key, row))
+            size += len(row.value)
+            if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+                now_ms = engine.clock.now_ms()
+    yield batch
+
+
+def _family(engine: Engine, families: dict[str, FamilyRef], name: str) -> FamilyRef:
+    family = engine.family(name, create=True)
+    assert family is not None  # it was to be created
+    families[name] = family
+    return family
+
+
+def reason_to_skip(key: bytes, row: Row) -> str | None:
+    """Why no store holds such a row, or None."""
+    if 0 < len(key) <= KEY_BYTES_MAX and len(row.value) <= VALUE_BYTES_MAX:
+        if row.deadline_ms <= DEADLINE_MS_MAX or row.deadline_ms == NEVER_MS:
+            return None
+        return "deadlines past the year 9999"
+    if len(row.value) > VALUE_BYTES_MAX:
+        return f"values of more than {VALUE_BYTES_MAX} bytes"
+    return f"keys of more than {KEY_BYTES_MAX} bytes" if key else "an empty key"
+
+
+# --- out ------------------------------------------------------------------------------------------
+
+
+class Contents(NamedTuple):
+    """What an engine holds at one instant: the records family by family."""
+
+    families: list[str]
+    now_ms: int
+    records: Iterator[Record]
+
+
+Encoder = Callable[[Contents], Iterator[bytes]]
+
+
+def save(
+    engine: Engine,
+    path: str | os.PathLike[str],
+    encode: Encoder,
+    *,
+    families: Iterable[str] | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write the live rows of these families (or all) to a file, in one piece; how many there were."""
+    done = 0
+
+    def count(now_done: int, total: int | None) -> None:
+        nonlocal done
+        done = now_done
+        if progress is not None:
+            progress(now_done, total)
+
+    with replacing(Path(path)) as file:
+        for chunk in chunks(engine, encode, families=families, progress=count):
+            file.write(chunk)
+    return done
+
+
+def chunks(
+    engine: Engine,
+    encode: Encoder,
+    *,
+    families: Iterable[str] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[bytes]:
+    """The bytes of an export, for whoever writes them elsewhere than to a file."""
+    names = engine.families() if families is None else list(families)
+    found = {name: engine.family(name, create=False) for name in names}
+    refs = {name: ref for name, ref in found.items() if ref is not None}
+    if Capability.SNAPSHOTS not in engine.capabilities:
+        now_ms = engine.clock.now_ms()
+        rows = ((name, engine.scan(ref, Range(), None)) for name, ref in refs.items())
+        yield from encode(Contents(list(refs), now_ms, _records(rows, progress)))
+        return
+    with closing(engine.snapshot()) as view:
+        rows = ((name, view.scan(ref, Range())) for name, ref in refs.items())
+        yield from encode(Contents(list(refs), view.now_ms, _records(rows, progress)))
+
+
+def _records(
+    families: Iterable[tuple[str, Iterator[tuple[bytes, Row]]]], progress: Progress | None
+) -> Iterator[Record]:
+    done = 0
+    for name, rows in families:
+        for key, row in rows:
+            yield Record(name, key, row)
+            done += 1
+            if progress is not None and done % TICK_RECORDS == 0:
+                progress(done, None)
+    if progress is not None:
+        progress(done, None)

@@ -1,0 +1,99 @@
+"""`ephemera serve` as people start and stop it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ephemera
+from ephemera.cli.main import main
+from tests.server.clients import wire
+
+COMMAND = [sys.executable, "-m", "ephemera.cli.main", "serve"]
+
+
+def start(*args: object) -> tuple[subprocess.Popen[str], int]:
+    """A running server, and the port that it said."""
+    server = subprocess.Popen(
+        [*COMMAND, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    found = re.search(r"redis://127\.0\.0\.1:(\d+)", server.stdout.readline())
+    assert found is not None
+    assert server.stdout.readline().startswith("try: redis-cli ")
+    return server, int(found[1])
+
+
+def ask(port: int, *args: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(wire(*args))
+        return connection.recv(1000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_everything_kept(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "data" / "s.eph"
+    server, port = start(path, "--port", 0)
+    assert ask(port, "SET", "a", "1", "EX", "1000") == b"+OK\r\n"
+    server.send_signal(number)
+    assert server.communicate(timeout=30) == ("", "")
+    assert server.returncode == 0
+    with ephemera.open(path) as store:
+        assert store.get("a") == b"1"
+        assert store.ttl("a") is not None
+
+
+def test_a_killed_server_has_kept_what_it_acknowledged(tmp_path: Path) -> None:
+    server, port = start(tmp_path / "s.eph", "--port", 0)
+    for number in range(100):
+        assert ask(port, "SET", f"key{number}", "1") == b"+OK\r\n"
+    server.kill()
+    server.communicate(timeout=30)
+    with ephemera.open(tmp_path / "s.eph") as store:
+        assert store.count() == 100
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [*COMMAND, "memory://", "--port", port], capture_output=True, text=True, timeout=30
+        )
+    assert done.returncode == 2
+    assert port in done.stderr
+    assert "in use" in done.stderr
+
+
+def test_without_a_port_the_next_free_one_is_taken() -> None:
+    first, first_port = start("memory://")
+    second, second_port = start("memory://")
+    try:
+        assert 6379 <= first_port < second_port
+    finally:
+        for server in (first, second):
+            server.terminate()
+            server.communicate(timeout=30)
+
+
+def test_a_store_that_another_process_keeps_is_refused(tmp_path: Path) -> None:
+    server, _ = start(tmp_path / "s.eph", "--port", 0)
+    done = subprocess.run(
+        [*COMMAND, str(tmp_path / "s.eph"), "--port", "0"],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    server.terminate()
+    server.communicate(timeout=30)
+    assert (done.returncode, server.returncode) == (2, 0)
+    assert done.stderr.startswith("ephemera: ")
+
+
+def test_without_typer_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"pip install 'ephemera\[cli\]'"):
+        main()
