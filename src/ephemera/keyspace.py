@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from ephemera.core.arguments import (
     KEY_BYTES_MAX,
@@ -35,7 +35,7 @@ from ephemera.core.expiry import (
     show,
     to_datetime,
 )
-from ephemera.core.keyvalue import Change, FamilyRef, Range, Write, prefix_range
+from ephemera.core.keyvalue import Access, Change, FamilyRef, Write, prefix_range
 from ephemera.core.row import NEVER_MS, Row
 
 T = TypeVar("T")
@@ -59,39 +59,6 @@ class Entry(NamedTuple):
     written_at: datetime
     deadline: datetime | None
     ttl: float | None
-
-
-class Access(Protocol):
-    """The part of an engine that a keyspace needs; transactions and snapshots offer the same.
-
-    `scan` without `now_ms` goes by the access's own time: a moving one for an engine, the one
-    instant of a transaction or snapshot.
-    """
-
-    def get(self, family: FamilyRef, key: bytes, now_ms: int, /) -> bytes | None: ...
-    def row(self, family: FamilyRef, key: bytes, now_ms: int) -> Row | None: ...
-    def scan(
-        self, family: FamilyRef, bounds: Range, now_ms: int | None
-    ) -> Iterator[tuple[bytes, Row]]: ...
-    def count(self, family: FamilyRef, now_ms: int) -> int: ...
-    def put(
-        self,
-        family: FamilyRef,
-        key: bytes,
-        value: bytes,
-        written_ms: int,
-        deadline_ms: int,
-        idle_ms: int,
-        hard_ms: int,
-        durable: bool | None,
-        /,
-    ) -> None: ...
-    def delete(self, family: FamilyRef, key: bytes, *, durable: bool | None) -> bool: ...
-    def write(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
-    def update(
-        self, family: FamilyRef, key: bytes, change: Change, *, durable: bool | None
-    ) -> None: ...
-    def clear(self, family: FamilyRef) -> None: ...
 
 
 class Keyspace:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NoReturn, Self
+from collections.abc import Iterator
+from typing import Any, NoReturn, Self
 
 from ephemera.core.arguments import check_family_name
 from ephemera.core.errors import InvalidArgument, ReadOnly, StoreClosed
-from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, View, Write
+from ephemera.core.keyvalue import FamilyRef, KeyValue, Range, View
 from ephemera.core.row import Row
 from ephemera.keyspace import Keyspace
 
@@ -56,32 +56,20 @@ class Frozen:
     def count(self, family: FamilyRef, now_ms: int) -> int:
         return sum(1 for _ in self.scan(family, Range(), now_ms))
 
-    def put(
-        self,
-        family: FamilyRef,
-        key: bytes,
-        value: bytes,
-        written_ms: int,
-        deadline_ms: int,
-        idle_ms: int,
-        hard_ms: int,
-        durable: bool | None,
-        /,
-    ) -> None:
+    # Any: of whatever was given, nothing is looked at.
+    def put(self, *_given: Any, **_named: Any) -> None:
         self._refuse()
 
-    def delete(self, family: FamilyRef, key: bytes, *, durable: bool | None) -> bool:
+    def delete(self, *_given: Any, **_named: Any) -> bool:
         self._refuse()
 
-    def write(self, writes: Sequence[Write], *, durable: bool | None) -> None:
+    def write(self, *_given: Any, **_named: Any) -> None:
         self._refuse()
 
-    def update(
-        self, family: FamilyRef, key: bytes, change: Change, *, durable: bool | None
-    ) -> None:
+    def update(self, *_given: Any, **_named: Any) -> None:
         self._refuse()
 
-    def clear(self, family: FamilyRef) -> None:
+    def clear(self, *_given: Any, **_named: Any) -> None:
         self._refuse()
 
     def close(self) -> None:

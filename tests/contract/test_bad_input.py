@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, NamedTuple
 
 import pytest
@@ -100,6 +100,18 @@ BAD_DURATIONS: dict[str, tuple[object, str]] = {
     "timedelta negative": (timedelta(seconds=-1), "timedelta"),
 }
 
+
+class NoOffset(tzinfo):
+    """A time zone that does not know how far it is from UTC."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
+
+    dst = tzname = utcoffset
+
+
+WEST = timezone(timedelta(hours=-11))
+
 AT_METHODS: dict[str, Call] = {
     "put": lambda target, at: target.put(b"a", b"new", at=at),
     "put idle": lambda target, at: target.put(b"a", b"new", idle=60, at=at),
@@ -116,6 +128,10 @@ BAD_INSTANTS: dict[str, tuple[object, str]] = {
     "past datetime": (after(-1), "future"),
     "naive datetime": (datetime(2030, 1, 1), "time zone"),  # noqa: DTZ001  naive on purpose
     "past 9999": (253_402_300_800, "9999"),
+    "datetime.max": (datetime.max.replace(tzinfo=UTC), "the last deadline"),
+    "datetime.max west": (datetime.max.replace(tzinfo=WEST), "the last deadline"),
+    "datetime.min": (datetime.min.replace(tzinfo=UTC), "1970"),
+    "no offset": (datetime(2030, 1, 1, tzinfo=NoOffset()), "time zone"),
     "milliseconds": (START_MS + 60_000, "9999"),
     "nan": (float("nan"), "nan"),
     "inf": (float("inf"), "inf"),

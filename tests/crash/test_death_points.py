@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,9 @@ def try_attached(action: Action, tmp_path: Path, count: int | None) -> None:
                 fresh.family(family).put(b"late:beside", b"2")
                 must_have(store, family, b"beside")
             if family == "doomed":
-                old.clear()
+                # A handle of a family that was dropped, and made again since, is refused.
+                with suppress(*[ephemera.InvalidArgument] if action is drop else []):
+                    old.clear()
         with open_quietly(path) as store:
             if family == "other":
                 must_hold(store)

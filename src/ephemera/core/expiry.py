@@ -85,7 +85,7 @@ def instant_ms(given: object, *, name: str) -> int:
     1700000000000
     """
     if isinstance(given, datetime):
-        if given.tzinfo is None:
+        if given.utcoffset() is None:
             raise InvalidArgument(
                 f"{name} must carry a time zone; {show(given)} has none (use datetime.now(UTC))"
             )
@@ -97,7 +97,9 @@ def instant_ms(given: object, *, name: str) -> int:
     if not -math.inf < seconds < math.inf:
         raise InvalidArgument(f"{name} must be finite, not {show(given)}")
     if seconds > DEADLINE_MS_MAX / 1000:
-        raise InvalidArgument(f"{name} of {show(given)} is past the year 9999")
+        raise InvalidArgument(
+            f"{name} of {show(given)} is past 9999-12-31T23:59:59.999 UTC, the last deadline there is"
+        )
     if seconds < 0:
         raise InvalidArgument(f"{name} of {show(given)} is before the year 1970")
     return round(seconds * 1000)

@@ -140,21 +140,20 @@ class Turn(View, Protocol):
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
 
 
-class KeyValue(Protocol):
-    """An engine. `durable` is True, False, or None for what the store was opened with."""
+class Access(Protocol):
+    """The operations on the keys of a family: an engine has them, a transaction and a snapshot too.
 
-    name: str
-    clock: Clock
-    capabilities: frozenset[Capability]
-    is_read_only: bool
+    `durable` is True, False, or None for what the store was opened with.
+    """
 
     def get(self, family: FamilyRef, key: bytes, now_ms: int, /) -> bytes | None: ...
     def row(self, family: FamilyRef, key: bytes, now_ms: int) -> Row | None: ...
     def scan(
         self, family: FamilyRef, bounds: Range, now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
-        """Rows in key order, of one consistent state. Without `now_ms` each row is held against
-        the clock when it is yielded, so that a slow caller is never handed a dead one."""
+        """Rows in key order, of one consistent state. Without `now_ms` an engine holds each row
+        against the clock when it is yielded, so that a slow caller is never handed a dead one; a
+        transaction or snapshot goes by its one instant."""
         ...
 
     def count(self, family: FamilyRef, now_ms: int) -> int: ...
@@ -180,6 +179,17 @@ class KeyValue(Protocol):
         call it again; only the last call counts."""
         ...
 
+    def clear(self, family: FamilyRef) -> None: ...
+
+
+class KeyValue(Access, Protocol):
+    """An engine."""
+
+    name: str
+    clock: Clock
+    capabilities: frozenset[Capability]
+    is_read_only: bool
+
     def snapshot(self) -> View: ...
     def begin(self) -> Turn: ...
 
@@ -187,7 +197,6 @@ class KeyValue(Protocol):
     def set_default_ttl(self, family: FamilyRef, ttl_ms: int | None) -> None: ...
     def families(self) -> list[str]: ...
     def drop_family(self, name: str) -> bool: ...
-    def clear(self, family: FamilyRef) -> None: ...
 
     def purge_expired(self, *, limit: int | None, batch: int) -> int: ...
     def on_expire(self, callback: Callable[[Expired], object]) -> Callable[[], None]: ...

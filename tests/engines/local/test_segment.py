@@ -34,7 +34,6 @@ from ephemera.engines.local._segment import (
     SegmentDeadlines,
     crc32c,
     format_segment,
-    record_bytes,
     segment_bytes_for,
     slots_for,
 )
@@ -627,12 +626,13 @@ def test_a_segment_is_as_large_as_usual_or_holds_its_records(needed: int, usual:
     assert size <= max(usual + HEADER_BYTES, needed * 1.07 + 3 * HEADER_BYTES)
 
 
-@given(st.binary(min_size=1, max_size=1_900), all_rows)
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=1_900), all_rows), min_size=1, max_size=9))
 @settings(max_examples=50)
-def test_record_bytes_bounds_what_a_record_takes(key: bytes, row: Row) -> None:
+def test_a_batch_has_room_in_the_segment_that_it_gets(batch: list[tuple[bytes, Row]]) -> None:
     stack = MemoryStack()
-    stack.write([Write(FAMILY, key, row)])
-    assert stack.all[0].records_bytes <= record_bytes(len(key), len(row.value))
+    stack.write([Write(FAMILY, key, row) for key, row in batch])
+    assert stack.all[0].position <= len(stack.memories[0])
+    assert stack.all[0].problems() == []
 
 
 def test_a_huge_value_gets_a_segment_of_its_own_size() -> None:

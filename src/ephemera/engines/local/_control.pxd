@@ -67,3 +67,4 @@ cdef class Control:
     cdef _lead_sync(self, uint64_t wanted, sync)
     cdef void _gather(self) noexcept nogil
     cdef bint take_writer(self, double timeout) except -1
+    cdef bint note_death(self, bint has_died) noexcept

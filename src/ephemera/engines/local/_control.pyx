@@ -353,7 +353,11 @@ cdef class Control:
 
     cdef bint take_writer(self, double timeout) except -1:
         """Take the writer's lock; True until somebody has seen to a holder that died inside."""
-        if self.writer.acquire(timeout):
+        return self.note_death(self.writer.acquire(timeout))
+
+    cdef bint note_death(self, bint has_died) noexcept:
+        """During the writer's turn: whether somebody died inside and nobody has seen to it yet."""
+        if has_died:
             self.page.has_died = 1
         return self.page.has_died != 0
 

@@ -76,11 +76,6 @@ def segment_bytes_for(uint64_t records_bytes, uint64_t usual) -> int:
     return (size + HEADER_SIZE - 1) // HEADER_SIZE * HEADER_SIZE
 
 
-def record_bytes(Py_ssize_t key_size, Py_ssize_t value_size) -> int:
-    """The most bytes that a record of such a key and value takes."""
-    return record_bytes_of(key_size, value_size + 33)
-
-
 def crc32c(bytes data not None, uint32_t crc=0, *, bint portable=False) -> int:
     """The checksum of all records and rows, exposed for tests and for `check()`."""
     if portable:

@@ -365,10 +365,8 @@ cdef class SegmentStack:
 
     def turn(self) -> Turn:
         """Take the writer's turn for work on the segments themselves, however many wait."""
-        cdef Turn turn = turn_of(self.control.writer)
-        cdef bint has_died = self.control.take_writer(self.lock_timeout)
-        turn.is_held = True
-        if has_died:
+        cdef Turn turn = self.control.writer.take(self.lock_timeout)
+        if self.control.note_death(turn.has_died):
             self.writer_died()
         return turn
 
