@@ -35,7 +35,7 @@ from ephemera.core.expiry import (
     show,
     to_datetime,
 )
-from ephemera.core.keyvalue import Access, Change, FamilyRef, Write, prefix_range
+from ephemera.core.keyvalue import Access, Change, FamilyRef, Range, Write, prefix_range
 from ephemera.core.row import NEVER_MS, Row
 
 T = TypeVar("T")

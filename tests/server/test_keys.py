@@ -7,7 +7,7 @@ import pytest
 from ephemera import ManualClock
 from ephemera.core.expiry import DEADLINE_MS_MAX
 from ephemera.formats import rdb
-from ephemera.formats.crc64 import crc64
+from ephemera.formats._codec import crc64
 from ephemera.server.server import Server
 from tests.server.clients import Argument, Client
 
