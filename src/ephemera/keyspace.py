@@ -7,12 +7,12 @@ or the view of a snapshot. What it hands down was checked; what it gets back is 
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, overload
 
+from ephemera.core._counter import Addition
 from ephemera.core.arguments import (
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
@@ -45,7 +45,6 @@ AtLike = datetime | float | None
 """What `at=` takes: an aware datetime or epoch seconds."""
 Seconds = float | timedelta
 
-COUNTER = re.compile(rb"-?[0-9]{1,19}")
 COUNTER_MIN = -(2**63)
 COUNTER_MAX = 2**63 - 1
 
@@ -376,19 +375,21 @@ class Keyspace:
         (1, 42)
         """
         _check_step(by)
-        total = 0
+        if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
+            key = encode_key(key)
 
-        def change(row: Row | None, now_ms: int) -> Row:
-            nonlocal total
-            life = self._lifetime(now_ms, ttl, None, None)
-            total = _sum(0 if row is None else _counter(row.value), by)
-            data = b"%d" % total
-            if row is None:
-                return Row(data, now_ms, *life)
-            return row._replace(value=data, written_ms=now_ms)
+        def life(now_ms: int) -> Lifetime:
+            return self._lifetime(now_ms, ttl, None, None)
 
-        self._update(key, change, durable)
-        return total
+        if ttl is not None and not (type(ttl) is int and 0 < ttl <= 1_000_000_000):
+            life(self._now_ms())  # what is not usual may be wrong, and is refused in any case
+        addition = Addition(by, life=life)
+        self._access.update(self._ref, key, addition, durable=check_durable(durable))
+        if addition.is_no_number:
+            raise InvalidArgument("incr counts on decimal digits within signed 64 bits alone")
+        if addition.is_out_of_range:
+            raise InvalidArgument("the counter would leave the signed 64 bits that it has")
+        return addition.total
 
     # --- many keys ----------------------------------------------------------------------------
 
@@ -661,20 +662,3 @@ def _seconds_left(row: Row, now_ms: int) -> float | None:
 def _check_step(by: object) -> None:
     if not isinstance(by, int) or isinstance(by, bool) or not COUNTER_MIN <= by <= COUNTER_MAX:
         raise InvalidArgument(f"by must be a whole number of signed 64 bits, not {show(by)}")
-
-
-def _counter(value: bytes) -> int:
-    number = int(value) if COUNTER.fullmatch(value) else None
-    if number is None or not COUNTER_MIN <= number <= COUNTER_MAX:
-        raise InvalidArgument(
-            f"incr counts on decimal digits within signed 64 bits; this key holds {len(value)} "
-            f"other bytes"
-        )
-    return number
-
-
-def _sum(number: int, by: int) -> int:
-    total = number + by
-    if not COUNTER_MIN <= total <= COUNTER_MAX:
-        raise InvalidArgument("the counter would leave the signed 64 bits that it has")
-    return total

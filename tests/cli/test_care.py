@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import lmdb
@@ -158,7 +159,9 @@ def test_of_a_damaged_file_nothing_is_taken_unless_told(used: Path, tmp_path: Pa
 def test_a_source_that_cannot_be_read_is_explained(path: Path, tmp_path: Path) -> None:
     assert "is not there" in refused("import", path, tmp_path / "missing.rdb")
     assert "--from redis" in refused("import", path, tmp_path, "--resume", tmp_path / "c")
-    assert refused("import", path, "redis://127.0.0.1:1", "--from", "redis")
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        free = nobody.getsockname()[1]
+    assert refused("import", path, f"redis://127.0.0.1:{free}", "--from", "redis")
 
 
 def test_bench_measures_a_store_of_its_own(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 import ephemera
 from ephemera.cli.main import main
+from ephemera.cli.serve import PORT, PORTS_TRIED
+from tests.cli.typing_it import run
 from tests.server.clients import wire
 
 COMMAND = [sys.executable, "-m", "ephemera.cli.main", "serve"]
@@ -74,11 +76,27 @@ def test_without_a_port_the_next_free_one_is_taken() -> None:
     first, first_port = start("memory://")
     second, second_port = start("memory://")
     try:
-        assert 6379 <= first_port < second_port
+        assert first_port != second_port
+        assert {first_port, second_port} <= set(range(PORT, PORT + PORTS_TRIED))
     finally:
         for server in (first, second):
             server.terminate()
             server.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--tls-key", "key.pem", "--tls-cert"),
+        ("--maxclients", "0", "maxclients"),
+        ("--timeout", "-1", "timeout"),
+        ("--set", "port=1", "can't set immutable config"),
+    ],
+)
+def test_an_option_that_cannot_be_obeyed_is_refused(option: str, value: str, reason: str) -> None:
+    done = run("serve", "memory://", "--port", 0, option, value)
+    assert done.code == 2
+    assert reason in done.err
 
 
 def test_a_store_that_another_process_keeps_is_refused(tmp_path: Path) -> None:

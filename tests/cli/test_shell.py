@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,9 +118,25 @@ def test_the_shell_talks_to_a_server(port: int, monkeypatch: pytest.MonkeyPatch)
     assert other == "0\nOK\n"
 
 
+def test_what_hangs_up_is_no_server() -> None:
+    def hang_up() -> None:
+        connection, _ = listener.accept()
+        connection.recv(1024)
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        line = refused("shell", "--port", listener.getsockname()[1])
+        thread.join()
+    assert line.endswith("does not answer as a Redis server does")
+
+
 def test_a_server_that_cannot_be_asked_is_one_line(port: int) -> None:
     assert "the server refused: " in refused("shell", "--port", port, "--password", "wrong")
-    assert "refused" in refused("shell", "--port", 1)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        free = nobody.getsockname()[1]
+    assert "refused" in refused("shell", "--port", free)
     assert "db1 to db15" in refused("shell", "--port", port, "-f", "codes")
     assert "give a store, or --port" in refused("shell")
 

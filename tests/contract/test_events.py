@@ -155,6 +155,19 @@ def test_a_listener_that_took_leave_is_told_nothing_more(store: Store, clock: Ma
     assert len(staying) == 1
 
 
+def test_taking_leave_twice_ends_no_other_registration(store: Store, clock: ManualClock) -> None:
+    told: list[Expired] = []
+    hear = told.append
+    leave = store.on_expire(hear)
+    store.on_expire(hear)
+    leave()
+    leave()
+    store.put(b"key", b"", ttl=1)
+    clock.advance(1)
+    store.purge_expired()
+    assert len(told) == 1
+
+
 def test_a_listener_may_use_the_store(store: Store, clock: ManualClock) -> None:
     def write_down(event: Expired) -> None:
         store.put(b"log:" + event.key, event.value)

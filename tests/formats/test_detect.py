@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import diskcache
@@ -67,3 +68,9 @@ def test_what_is_not_there_and_empty_directories_are_refused(tmp_path: Path) -> 
         open_source(tmp_path / "nosuch", now_ms=NOW_MS)
     with pytest.raises(InvalidArgument, match="no directory of diskcache"):
         open_source(tmp_path, now_ms=NOW_MS)
+
+
+def test_what_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidArgument, match="neither a file nor a directory"):
+        open_source(tmp_path / "pipe", now_ms=NOW_MS)

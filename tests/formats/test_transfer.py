@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 import ephemera
-from ephemera import Capability, ManualClock, Store
+from ephemera import Capability, InvalidArgument, ManualClock, Store
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats import transfer
 from ephemera.formats.aof import AofLog, encode_aof
@@ -223,6 +225,27 @@ def test_a_failure_leaves_the_former_file_and_nothing_else(tmp_path: Path, store
         save(store.engine, path, fail)
     assert path.read_bytes() == b"former"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_named(tmp_path: Path, store: Store) -> None:
+    def fail(contents: Contents) -> Iterator[bytes]:
+        yield b"half"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: .*dump\.rdb"):
+        save(store.engine, tmp_path / "dump.rdb", fail)
+
+
+def test_only_files_are_replaced(tmp_path: Path, store: Store) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidArgument, match="is there already and is no file"):
+        save(store.engine, tmp_path / "pipe", encode_rdb)
+    with pytest.raises(InvalidArgument, match="is there already and is no file"):
+        save(store.engine, tmp_path, encode_rdb)
+    with pytest.raises(InvalidArgument, match="there is no directory"):
+        save(store.engine, tmp_path / "nowhere" / "dump.rdb", encode_rdb)
+    assert (tmp_path / "pipe").is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 # --- databases ------------------------------------------------------------------------------------

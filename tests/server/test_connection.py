@@ -215,6 +215,7 @@ def test_client_list_shows_a_transaction(server: Server, client: Client) -> None
         ("CLIENT REPLY", "ERR wrong number of arguments for 'client|reply' command"),
         ("CLIENT PAUSE x", "ERR timeout is not an integer or out of range"),
         ("CLIENT PAUSE -1", "ERR timeout is negative"),
+        ("CLIENT PAUSE 9223372036854775807", "ERR timeout is out of range"),
         ("CLIENT PAUSE 1 SOME", "ERR CLIENT PAUSE mode must be WRITE or ALL"),
         ("CLIENT NO-EVICT maybe", "ERR syntax error"),
         ("CLIENT NO-TOUCH maybe", "ERR syntax error"),

@@ -162,6 +162,14 @@ def test_monitor_shows_a_script_before_what_it_calls(server: Server) -> None:
     assert [line.split(b"] ")[1].split()[0] for line in monitor.pushed] == [b'"EVAL"', b'"GET"']
 
 
+def test_monitor_does_not_begin_inside_a_transaction(client: Client, server: Server) -> None:
+    client("MULTI")
+    client("MONITOR")
+    [refused] = client("EXEC")
+    assert str(refused) == "ERR MONITOR isn't allowed for DENY BLOCKING client"
+    assert server.monitors == []
+
+
 def test_monitor_shows_its_own_commands_after_their_replies(client: Client) -> None:
     client("MONITOR")
     assert client("PING") == b"PONG"

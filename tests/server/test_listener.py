@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,36 @@ def test_without_uvloop_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(ephemera.UnsupportedOperation, match=r"pip install 'ephemera\[server\]'"):
         run(nothing())
+
+
+# --- open files -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """A limit of open files that the server may raise; what it may raise it to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_limit_of_open_files_is_raised_for_all_clients(few_files: int) -> None:
+    async def scenario(listener: Listener, _: Dialer) -> None:
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 500
+        assert listener.server.settings.maxclients == 500
+
+    serve(scenario, settings=Settings(maxclients=500))
+
+
+def test_fewer_clients_are_allowed_where_files_are_few(
+    few_files: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    if few_files == resource.RLIM_INFINITY:
+        pytest.skip("this system sets no limit")
+
+    async def scenario(listener: Listener, _: Dialer) -> None:
+        assert 0 < listener.server.settings.maxclients < few_files
+        assert "maxclients" in caplog.text
+
+    serve(scenario, settings=Settings(maxclients=few_files))

@@ -628,6 +628,7 @@ def hasty() -> Iterator[Client]:
         "coroutine.resume(c)",
         "local t = setmetatable({}, {__index = function() while true do end end}) return t.x",
         "table.sort({1, 2, 3}, function() while true do end end)",
+        "xpcall(function() while true do end end, function() while true do end end)",
     ],
 )  # fmt: skip
 def test_a_script_that_takes_too_long_is_ended_and_undone(endless: str, hasty: Client) -> None:

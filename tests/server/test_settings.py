@@ -7,7 +7,7 @@ import pytest
 from ephemera.server.settings import DECLARED, MIB, BadSetting, OutputLimit, Settings
 
 
-@pytest.mark.parametrize("name", sorted(DECLARED.keys() - {"appendfsync"}))
+@pytest.mark.parametrize("name", sorted(name for name in DECLARED if not DECLARED[name].is_fact))
 def test_what_is_shown_can_be_read_again(name: str) -> None:
     settings = Settings()
     shown = settings.show()
@@ -102,6 +102,15 @@ def test_fixed_settings_are_set_at_the_start() -> None:
     settings = Settings()
     settings.change([("enable-debug-command", "local"), ("durability", "commit")], is_start=True)
     assert (settings.enable_debug_command, settings.durability) == ("local", "commit")
+
+
+@pytest.mark.parametrize("name", ["port", "bind", "unixsocket", "appendfsync", "databases"])
+def test_what_the_server_only_shows_is_not_set_at_the_start_either(name: str) -> None:
+    settings = Settings()
+    shown = settings.show()
+    with pytest.raises(BadSetting, match="can't set immutable config"):
+        settings.change([(name, "3")], is_start=True)
+    assert settings.show() == shown
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import typer
 
 from ephemera import InvalidArgument
 from ephemera.cli import output
-from ephemera.cli.stores import Json, OneFamily, StoreUrl, engine_of, open_to_read, pick_family
+from ephemera.cli.stores import Json, OneFamily, StoreUrl, open_to_read, pick_family
 from ephemera.cli.text import STANDARD_INPUT
 from ephemera.formats.aof import encode_aof
 from ephemera.formats.jsonl import encode_jsonl
@@ -44,10 +44,10 @@ def exporting(
     with open_to_read(url) as store, output.progress("exporting") as advance:
         families = None if family is None else [pick_family(store, family).name]
         if str(target) == STANDARD_INPUT:
-            for chunk in chunks(engine_of(store), encode, families=families, progress=advance):
+            for chunk in chunks(store.engine, encode, families=families, progress=advance):
                 output.raw(chunk)
             return
-        count = save(engine_of(store), target, encode, families=families, progress=advance)
+        count = save(store.engine, target, encode, families=families, progress=advance)
     if as_json:
         output.record({"path": str(target), "keys": count, "bytes": target.stat().st_size})
     else:

@@ -13,7 +13,7 @@ import typer
 from ephemera import InvalidArgument, Store
 from ephemera.cli import output
 from ephemera.cli.failures import say
-from ephemera.cli.stores import Json, OneFamily, StoreUrl, engine_of, open_to_write
+from ephemera.cli.stores import Json, StoreUrl, open_to_write
 from ephemera.formats.detect import open_source
 from ephemera.formats.diskcache import DiskCache
 from ephemera.formats.transfer import Loaded, Record, Source, load
@@ -71,7 +71,10 @@ def importing(
         Path | None,
         typer.Option(metavar="FILE", help="With --from redis: note here where to go on."),
     ] = None,
-    family: OneFamily = None,
+    family: Annotated[
+        str | None,
+        typer.Option("--family", "-f", metavar="NAME", help="Put all of it into this family."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read keys, values and deadlines into a store, over what it holds; it is made if not there.
@@ -85,7 +88,7 @@ def importing(
         found = _source(store, source, origin, resume, keep_going=keep_going)
         with output.progress("importing") as advance:
             loaded = load(
-                engine_of(store), found if family is None else InFamily(found, family), advance
+                store.engine, found if family is None else InFamily(found, family), advance
             )
     _report(loaded, as_json=as_json)
 

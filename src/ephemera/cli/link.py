@@ -159,6 +159,8 @@ class ServerLink:
         self._is_connected = True
         for greeting in self._greetings():
             reply = self.ask(greeting)[-1]
+            if not self._is_connected:
+                raise InvalidArgument(f"{self.name} does not answer as a Redis server does")
             # A server that knows no HELLO speaks the protocol's second version from the start.
             if isinstance(reply, Refused) and greeting[0] != b"HELLO":
                 self.close()

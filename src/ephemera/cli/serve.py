@@ -22,7 +22,9 @@ PORTS_TRIED = 100
 
 
 def serve(
-    store: Annotated[str, typer.Argument(help="A path, made if it is not there, or memory://.")],
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="A path, made if it is not there, or memory://.")
+    ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int | None,
@@ -37,8 +39,10 @@ def serve(
     ] = "interval",
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate: serve TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
-    maxclients: Annotated[int, typer.Option(help="How many clients at once.")] = 10_000,
-    timeout: Annotated[int, typer.Option(help="Close clients idle for so many seconds.")] = 0,
+    maxclients: Annotated[int, typer.Option(min=1, help="How many clients at once.")] = 10_000,
+    timeout: Annotated[
+        int, typer.Option(min=0, help="Close clients idle for so many seconds.")
+    ] = 0,
     config: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any setting of CONFIG, as often as wanted: --set hz=10."),
@@ -101,6 +105,8 @@ def _pair(argument: str) -> tuple[str, str]:
 
 def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     if certificate is None:
+        if key is not None:
+            raise typer.BadParameter("--tls-key without --tls-cert would serve without TLS")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)

@@ -14,7 +14,6 @@ import typer
 import ephemera
 from ephemera import Family, InvalidArgument, Store
 from ephemera.cli.text import STANDARD_INPUT, parse
-from ephemera.core.keyvalue import KeyValue
 from ephemera.engines.local.layout import Layout
 from ephemera.store import SCHEME
 
@@ -95,8 +94,3 @@ def typed_value(argument: str, *, is_raw: bool) -> bytes:
         return sys.stdin.buffer.read()
     data = argument.encode(errors="surrogateescape")
     return data if is_raw else parse(data)
-
-
-def engine_of(store: Store) -> KeyValue:
-    """What the formats move whole rows in and out of; the public API has keys and values only."""
-    return store._open_engine()

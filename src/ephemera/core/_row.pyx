@@ -10,6 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 NEVER_MS = NEVER
 
 cdef object _Row = None
+cdef object _new_tuple = tuple.__new__
 
 
 cdef object row_from_head(RowHead *head, const char *row, Py_ssize_t size):
@@ -17,7 +18,10 @@ cdef object row_from_head(RowHead *head, const char *row, Py_ssize_t size):
     if _Row is None:
         from ephemera.core.row import Row as _Row
     value = PyBytes_FromStringAndSize(row + head.value_at, size - head.value_at)
-    return _Row(value, head.written_ms, head.deadline_ms, head.idle_ms, head.hard_ms)
+    # Row's own constructor is Python, and takes longer than reading the row.
+    return _new_tuple(
+        _Row, (value, head.written_ms, head.deadline_ms, head.idle_ms, head.hard_ms)
+    )
 
 
 def is_dead(int64_t deadline_ms, int64_t now_ms) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 from math import inf
-from time import perf_counter_ns
 from typing import Protocol
 
-from ephemera.core._clock import STEP_MS_MAX, SteadyClock, boot_ms, wall_ms
+from ephemera.core._clock import STEP_MS_MAX, SteadyClock, boot_ms, elapsed_ns, wall_ms
 from ephemera.core.errors import InvalidArgument
 
 __all__ = [
@@ -82,8 +81,3 @@ def never_before(clock: Clock, instant_ms: int) -> Clock:
     """The clock itself, or one that continues from `instant_ms` where it stands before it."""
     behind_ms = instant_ms - clock.now_ms()
     return ContinuedClock(clock, ahead_ms=behind_ms) if behind_ms > 0 else clock
-
-
-def elapsed_ns() -> int:
-    """A stopwatch reading for work budgets; differences alone have a meaning."""
-    return perf_counter_ns()

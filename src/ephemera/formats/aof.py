@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from ephemera.core.row import NEVER_MS
 from ephemera.formats import rdb_file
 from ephemera.formats._codec import Malformed, Truncated, Window
 from ephemera.formats.databases import numbers_of
-from ephemera.formats.files import DamagedFile, FileSource
+from ephemera.formats.files import DamagedFile, FileSource, naming_full
 from ephemera.formats.replay import Replay
 from ephemera.formats.transfer import TICK_RECORDS, Contents, Record
 
@@ -69,10 +70,11 @@ class AofLog(FileSource):
     def _replayed(self, tick: Callable[[], None]) -> Replay:
         replay = Replay(self._now_ms, self.skipped, self.failed)
         try:
-            for part in self._parts:
-                self._replay_part(replay, part, tick)
-                if self.damage is not None:
-                    break
+            with naming_full(tempfile.gettempdir()):
+                for part in self._parts:
+                    self._replay_part(replay, part, tick)
+                    if self.damage is not None:
+                        break
         except BaseException:
             replay.scratch.close()
             raise

@@ -24,6 +24,8 @@ def open_source(path: str | os.PathLike[str], *, now_ms: int, keep_going: bool =
     place = Path(path)
     if not place.exists():
         raise InvalidArgument(f"{place} is not there")
+    if not place.is_file() and not place.is_dir():
+        raise InvalidArgument(f"{place} is neither a file nor a directory: it is read twice")
     if not place.is_dir():
         return _file_kind(place)(place, now_ms=now_ms, keep_going=keep_going)
     if is_log_directory(place):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ephemera.core.errors import InvalidArgument
+
+TEMPORARY_SUFFIX = ".tmp"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DamagedFile(InvalidArgument):
@@ -60,11 +64,29 @@ class FileSource:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends well, on the disk and as a whole."""
-    temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
+def naming_full(place: object) -> Iterator[None]:
+    """Let the error of a full disk say which one, which the system does not."""
     try:
-        with open(temporary, "xb") as file:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            error.filename = str(place)
+        raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when the block ends well, on the disk and as a whole.
+
+    Raises InvalidArgument where no file can be: devices, pipes and directories are not replaced.
+    """
+    if path.exists() and not path.is_file():
+        raise InvalidArgument(f"{path} is there already and is no file")
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"there is no directory {path.parent}")
+    temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
+    try:
+        with naming_full(path), open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -78,3 +100,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Clear away what `replacing` left of this file when its process was killed; nobody may be at it."""
+    for leftover in path.parent.glob(f"{path.name}.*{TEMPORARY_SUFFIX}"):
+        leftover.unlink(missing_ok=True)

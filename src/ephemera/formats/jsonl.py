@@ -12,6 +12,7 @@ A line takes longer to read than a record to write: the file is read once, into 
 
 from __future__ import annotations
 
+import io
 import json
 import marshal
 import os
@@ -28,16 +29,17 @@ from typing import Any
 from ephemera.core.arguments import DEFAULT_FAMILY, check_family_name
 from ephemera.core.expiry import duration_ms, show
 from ephemera.core.row import NEVER_MS, Row
-from ephemera.formats.files import DamagedFile, FileSource
-from ephemera.formats.transfer import BATCH_BYTES, BATCH_RECORDS, Contents, Record
+from ephemera.formats.files import DamagedFile, FileSource, naming_full
+from ephemera.formats.transfer import Contents, Record
 
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 1 << 30
-PLAIN_LINE = re.compile(
-    rb'\{"family": "([^"\\\x00-\x1f]*)", "key": "([^"\\\x00-\x1f]*)", "value": "([^"\\\x00-\x1f]*)", '
-    rb'"written_at": "([0-9T:.-]+Z)"(?:, "deadline": "([0-9T:.-]+Z)")?\}\n'
+PLAIN_LINES = re.compile(
+    rb'^\{"family": "([^"\\\x00-\x1f]*)", "key": "([^"\\\x00-\x1f]*)", "value": "([^"\\\x00-\x1f]*)", '
+    rb'"written_at": "([0-9T:.-]+Z)"(?:, "deadline": "([0-9T:.-]+Z)")?\}\n',
+    re.MULTILINE,
 )
-"""A line as `encode_jsonl` writes it, without an escape: most are, and are read twice as fast by this."""
+"""Lines as `encode_jsonl` writes them, without an escape: most are, and are read much faster by this."""
 DECODER = json.JSONDecoder()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -54,6 +56,9 @@ FIELDS = {
     "hard_deadline",
 }
 
+Flat = tuple[str, bytes, bytes, int, int, int, int]
+"""A record without its names: family and key, then what a row has."""
+
 
 # --- reading --------------------------------------------------------------------------------------
 
@@ -66,7 +71,7 @@ class JsonLines(FileSource):
     ) -> None:
         super().__init__(path, keep_going=keep_going)
         self._now_ms = now_ms
-        self._families: set[str] = set()
+        self._families: dict[object, str] = {}
         self._spool: Spool | None = None
 
     def prepare(self, tick: Callable[[], None]) -> None:
@@ -74,8 +79,9 @@ class JsonLines(FileSource):
             return
         spool = Spool()
         try:
-            for record in self._parsed():
-                if spool.add(record):
+            with naming_full(tempfile.gettempdir()):
+                for piece in self._pieces():
+                    spool.add(piece)
                     tick()
         except BaseException:
             spool.close()
@@ -83,26 +89,49 @@ class JsonLines(FileSource):
         self._spool = spool
 
     def __iter__(self) -> Iterator[Record]:
-        if self._spool is None:
-            yield from self._parsed()
-            return
+        for piece in self._pieces() if self._spool is None else self._spooled(self._spool):
+            for family, key, *row in piece:
+                yield Record(family, key, Row._make(row))
+
+    def _spooled(self, spool: Spool) -> Iterator[list[Flat]]:
         half = self._done_bytes
-        for part, record in self._spool:
+        for part, piece in spool:
             self._done_bytes = half + int(half * part)
-            yield record
+            yield piece
         self._done_bytes = self._total_bytes
 
-    def _parsed(self) -> Iterator[Record]:
+    def _pieces(self) -> Iterator[list[Flat]]:
+        """The records, as many at a time as a piece of the file has."""
         offset = 0
         with open(self.path, "rb") as file:
-            while line := file.readline(LINE_BYTES_MAX):
-                record = None if line.isspace() else self._record(line, offset)
-                if record is not None:
-                    yield record
-                offset += len(line)
-                self._done_bytes += len(line)
+            while lines := file.read(CHUNK_BYTES) + file.readline(LINE_BYTES_MAX):
+                yield self._plain(lines) or list(self._any(lines, offset))
+                offset += len(lines)
+                self._done_bytes += len(lines)
 
-    def _record(self, line: bytes, offset: int) -> Record | None:
+    def _plain(self, lines: bytes) -> list[Flat] | None:
+        """The records, or None where not all lines are plain, or something is wrong with them."""
+        found = PLAIN_LINES.findall(lines)
+        if len(found) < lines.count(b"\n") or not lines.endswith(b"\n"):
+            return None
+        try:
+            lines.decode()
+            return [
+                (self._family(family), key, value, _parsed_ms(written),
+                 _parsed_ms(deadline) if deadline else NEVER_MS, 0, NEVER_MS)
+                for family, key, value, written, deadline in found
+            ]  # fmt: skip
+        except ValueError:
+            return None
+
+    def _any(self, lines: bytes, offset: int) -> Iterator[Flat]:
+        for line in io.BytesIO(lines):
+            record = None if line.isspace() else self._record(line, offset)
+            if record is not None:
+                yield record
+            offset += len(line)
+
+    def _record(self, line: bytes, offset: int) -> Flat | None:
         """The record, or None where the line is none and it is to keep going."""
         try:
             return self._parse(line)
@@ -117,14 +146,8 @@ class JsonLines(FileSource):
         self.damage = self.damage or damage
         return None
 
-    def _parse(self, line: bytes) -> Record:
-        text = line.decode()
-        if plain := PLAIN_LINE.fullmatch(line):
-            family, key, value, written_at, deadline = plain.groups()
-            deadline_ms = NEVER_MS if deadline is None else _parsed_ms(deadline.decode())
-            row = Row(value, _parsed_ms(written_at.decode()), deadline_ms)
-            return Record(self._family(family.decode()), key, row)
-        text = text.strip()
+    def _parse(self, line: bytes) -> Flat:
+        text = line.decode().strip()
         told, end = DECODER.raw_decode(text)
         if end != len(text):
             raise ValueError("more than one object in a line")
@@ -135,13 +158,18 @@ class JsonLines(FileSource):
         deadline_ms = _instant_ms(told, "deadline", NEVER_MS)
         written_ms = _instant_ms(told, "written_at", self._now_ms)
         idle_ms, hard_ms = _idleness(told, deadline_ms) if "idle" in told else (0, NEVER_MS)
-        row = Row(_bytes(told, "value"), written_ms, deadline_ms, idle_ms, hard_ms)
-        return Record(self._family(told.get("family", DEFAULT_FAMILY)), _bytes(told, "key"), row)
+        family = self._family(told.get("family", DEFAULT_FAMILY))
+        key, value = _bytes(told, "key"), _bytes(told, "value")
+        return family, key, value, written_ms, deadline_ms, idle_ms, hard_ms
 
-    def _family(self, name: object) -> str:
-        if not isinstance(name, str) or name not in self._families:
-            self._families.add(check_family_name(name))
-        return str(name)
+    def _family(self, told: object) -> str:
+        """The name, as text or in UTF-8."""
+        if not isinstance(told, str | bytes):
+            return check_family_name(told)
+        if told not in self._families:
+            name = told.decode() if isinstance(told, bytes) else told
+            self._families[told] = check_family_name(name)
+        return self._families[told]
 
 
 def _idleness(told: dict[str, Any], deadline_ms: int) -> tuple[int, int]:  # Any: what JSON can say
@@ -170,8 +198,8 @@ def _instant_ms(told: dict[str, Any], name: str, otherwise_ms: int) -> int:  # A
 
 
 @lru_cache(maxsize=4096)
-def _parsed_ms(text: str) -> int:
-    instant = datetime.fromisoformat(text)
+def _parsed_ms(text: str | bytes) -> int:
+    instant = datetime.fromisoformat(text if isinstance(text, str) else text.decode())
     if instant.tzinfo is None:
         raise ValueError(f"an instant must carry a time zone: {show(text)} has none")
     return (instant - EPOCH) // MILLISECOND
@@ -183,37 +211,20 @@ class Spool:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         self._sizes: list[int] = []
-        self._batch: list[tuple[Any, ...]] = []  # Any: texts, bytes and numbers
-        self._batch_bytes = 0
 
-    def add(self, record: Record) -> bool:
-        """Whether a batch of them went to the disk with it."""
-        family, key, row = record
-        self._batch.append((family, key, tuple(row)))
-        self._batch_bytes += len(row.value)
-        is_full = len(self._batch) >= BATCH_RECORDS or self._batch_bytes >= BATCH_BYTES
-        if is_full:
-            self._flush()
-        return is_full
+    def add(self, piece: list[Flat]) -> None:
+        # Marshalled: nothing but texts, bytes and numbers, and nothing of it is ever run.
+        self._sizes.append(self._file.write(marshal.dumps(piece)))
 
-    def __iter__(self) -> Iterator[tuple[float, Record]]:
-        """The records, each with the part of all that was handed out."""
-        self._flush()
+    def __iter__(self) -> Iterator[tuple[float, list[Flat]]]:
+        """The pieces, each with the part of all that was handed out."""
         with closing(self):
             self._file.seek(0)
             for number, size in enumerate(self._sizes):
-                part = number / len(self._sizes)
-                for family, key, row in marshal.loads(self._file.read(size)):
-                    yield part, Record(family, key, Row._make(row))
+                yield number / len(self._sizes), marshal.loads(self._file.read(size))
 
     def close(self) -> None:
         self._file.close()
-
-    def _flush(self) -> None:
-        # Marshalled: nothing but texts, bytes and numbers, and nothing of it is ever run.
-        self._sizes.append(self._file.write(marshal.dumps(self._batch)))
-        self._batch = []
-        self._batch_bytes = 0
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
 """Requests from bytes, fed in pieces of any size.
 
-Two ways lead to the same requests. Where nothing is left over from before, the whole buffer is cut
-at its line ends in one go, and each request is checked piece by piece (`_cut`). Whatever does not
-fit that (a request that goes on in the next buffer, an argument with a line break in it, an inline
-command, an error) is read byte-exactly as Redis reads it (`_read`). Both look at each byte a fixed
-number of times, however the bytes arrive.
+Two ways lead to the same requests. Where one begins, as many as are plain and whole are cut from
+the buffer in one go (`_requests.pyx`). Whatever is not (a request that goes on in the next buffer, an
+inline command, an error) is read byte-exactly as Redis reads it (`_read`). Both look at each byte a
+fixed number of times, however the bytes arrive.
 
 A request is a list of arguments. After a protocol error nothing more is read: `error` says why, and
 the requests before it still count.
@@ -13,7 +12,10 @@ the requests before it still count.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from ephemera.resp._requests import Limits, PlainParser
+
+__all__ = ["Limits", "Parser", "Request", "split_inline"]
 
 Request = list[bytes]
 
@@ -24,24 +26,8 @@ UNTRUSTED_BULK_BYTES_MAX = 16 * 1024
 ARGUMENTS_MAX = 2**31 - 1
 NUMBER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
-SHORT = 1024
-COUNTS = {b"*%d" % count: count for count in range(1, SHORT)}
-LENGTHS = [b"$%d" % length for length in range(SHORT)]
 
-
-@dataclass(slots=True)
-class Limits:
-    """What a client may ask of the parser; `is_trusted` once it need not give a password (any more).
-
-    `bulk_bytes_max` is no less than SHORT: whole buffers are not measured against it.
-    """
-
-    bulk_bytes_max: int = 512 * 1024 * 1024
-    buffer_bytes_max: int = 1024 * 1024 * 1024
-    is_trusted: bool = True
-
-
-class Parser:
+class Parser(PlainParser):
     """One client's unread bytes and unfinished request.
 
     >>> parser = Parser(Limits())
@@ -52,10 +38,10 @@ class Parser:
     """
 
     __slots__ = ("_at", "_awaited", "_buffer", "_held", "_length", "_request", "_searched",
-                 "error", "is_over", "limits")  # fmt: skip
+                 "error", "is_over")  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+        super().__init__(limits)
         self.error: bytes | None = None
         self.is_over = False  # the query buffer's limit, which Redis answers without a word
         self._buffer = bytearray()
@@ -71,52 +57,20 @@ class Parser:
         """How many bytes wait for the rest of their request."""
         return len(self._buffer) + self._held
 
-    def feed(self, data: bytes) -> list[Request]:
-        """The requests that these bytes complete."""
-        requests: list[Request] = []
+    def feed_exactly(self, data: bytes, done: int, requests: list[Request]) -> None:
+        """Read on where `feed` found something that is not plain, after so many bytes."""
         if self.error is not None or self.is_over:
-            return requests
-        if not self._buffer and not self._awaited:
-            done = self._cut(data, requests)
-            if done == len(data):
-                return requests
-            data = data[done:]
-        self._buffer += data
+            return
+        self._buffer += memoryview(data)[done:]
         while self._read(requests):
-            pass
+            if not self._awaited:
+                self._at = self._searched = self.cut(self._buffer, self._at, requests)
         del self._buffer[: self._at]
         self._searched -= self._at
         self._at = 0
         self.is_over = self.unread > self.limits.buffer_bytes_max
-        return requests
-
-    # --- whole buffers ------------------------------------------------------------------------
-
-    def _cut(self, data: bytes, requests: list[Request]) -> int:
-        """Read requests as long as they are plain and whole; how many bytes they took."""
-        if not self.limits.is_trusted:
-            return 0
-        pieces = data.split(b"\r\n")
-        last = len(pieces) - 1  # what follows the last line end
-        at = 0
-        try:
-            while at < last:
-                end = at + 1 + 2 * COUNTS[pieces[at]]
-                if end > last:
-                    break
-                request = pieces[at + 2 : end : 2]
-                place = at + 1
-                for argument in request:
-                    if pieces[place] != LENGTHS[len(argument)]:
-                        raise KeyError  # it has a line break in it, or the length is wrong
-                    place += 2
-                requests.append(request)
-                at = end
-        except (KeyError, IndexError):
-            pass  # too long for the tables, or not plain
-        if at == last and not pieces[last]:
-            return len(data)
-        return len(data) - len(b"\r\n".join(pieces[at:]))
+        # After an error too: nothing more is read.
+        self.has_unread = bool(self._buffer or self._awaited or self.error)
 
     # --- byte by byte -------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 | `commands/` | the handlers, one module for each group; a module that lies there is loaded |
 | `session` | one client without I/O: bytes in, bytes out; `Call` is what a handler gets |
 | `database` | one of the databases 0–15: reads, and writes that tell who listens |
+| `_direct` | the compiled bases of the four above and of `server`: what every plain request goes through |
 | `server` | what all sessions share: store, databases, settings, clients, counters |
 | `settings` | every setting, declared once: the attributes that the rest reads, and what CONFIG knows |
 | `watches`, `notifications` | what hangs on `server.listeners`: WATCH, and keyspace notifications |

@@ -6,13 +6,16 @@ listens stands in one place. Reads go to the store as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ephemera import Family, InvalidArgument, Ttl
+from ephemera.core._counter import Addition
 from ephemera.core.expiry import is_dead
-from ephemera.server.events import DEL, EXPIRE, EXPIRED, FLUSHED, KEYMISS, NEW, PERSIST, SET, Event
+from ephemera.core.keyvalue import KeyValue
+from ephemera.server._direct import Keys
+from ephemera.server.events import DEL, EXPIRE, EXPIRED, FLUSHED, INCRBY, NEW, PERSIST, SET, Event
 
 if TYPE_CHECKING:
     from ephemera.server.server import Server
@@ -29,40 +32,19 @@ class Held(NamedTuple):
     written_ms: int
 
 
-class Database:
-    """One of the databases, outside or inside a transaction: `space` says which."""
+class Database(Keys):
+    """One of the databases: `space` on an engine, or inside a transaction, with none.
 
-    __slots__ = ("_get", "_put", "_server", "number", "scan", "space")
+    `get`, `peek`, `put` and `add` stand in `_direct.pyx`, for speed.
+    """
 
-    def __init__(self, server: Server, number: int, space: Family) -> None:
-        self.number = number
-        self.space = space
+    __slots__ = ("scan",)
+
+    def __init__(self, server: Server, number: int, space: Family, engine: KeyValue | None) -> None:
+        super().__init__(server, number, space, engine)
         self.scan = space.scan
-        self._server = server
-        # Bound once: every look-up counts on the hot paths.
-        self._get: Callable[[bytes], bytes | None] = space.get
-        self.bind()
-
-    def bind(self) -> None:
-        """Let writes tell new keys, or not: to be called again when that changes."""
-        self._put = self._put_and_tell_new if self._server.tells_new_keys else self.space.put
 
     # --- reading ------------------------------------------------------------------------------
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value, counted as a hit or a miss."""
-        value = self._get(key)
-        if value is None:
-            self._server.misses += 1
-            if self._server.tells_misses:
-                self._server.tell(self.number, key, KEYMISS)
-        else:
-            self._server.hits += 1
-        return value
-
-    def peek(self, key: bytes) -> bytes | None:
-        """The value for a command that writes: neither counted, nor told if it is missing."""
-        return self._get(key)
 
     def has(self, key: bytes) -> bool:
         return self.get(key) is not None
@@ -100,18 +82,19 @@ class Database:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def put(self, key: bytes, value: bytes, ttl_ms: int | None = None, event: Event = SET) -> None:
-        """Store the value; the key's former deadline goes."""
-        server = self._server
+    def put_by_rule(self, key: bytes, value: bytes, ttl_ms: int | None) -> None:
+        """Store what `put` does not give to the engine at once."""
         if ttl_ms is None:
             self._put(key, value)
         else:
             self._put(key, value, ttl=ttl_ms / 1000)
-        server.changes += 1
-        if server.listeners:
-            server.tell(self.number, key, event)
-            if ttl_ms is not None:
-                server.tell(self.number, key, EXPIRE)
+
+    def add_by_rule(self, key: bytes, addition: Addition) -> None:
+        """Add where `add` does not leave it to the engine."""
+        old = self.peek(key)
+        digits = addition.on(old)
+        if digits is not None:
+            self.replace(key, old, digits, INCRBY)
 
     def put_until(self, key: bytes, value: bytes, deadline_ms: int, event: Event = SET) -> None:
         """Store the value up to an instant; where that has passed, it is told of and gone at once."""
@@ -138,7 +121,7 @@ class Database:
         try:
             self._put(key, value, at=deadline_ms / 1000)
         except InvalidArgument:
-            if not is_dead(deadline_ms, self._server.now_ms()):
+            if not is_dead(deadline_ms, self.tally.now_ms()):
                 raise
             return False
         return True
@@ -153,21 +136,21 @@ class Database:
 
     def put_many(self, pairs: dict[bytes, bytes]) -> None:
         """Store all pairs, or none."""
-        is_new = [self._server.tells_new_keys and self._get(key) is None for key in pairs]
+        is_new = [self.tally.tells_new_keys and self.peek(key) is None for key in pairs]
         self.space.put_many(pairs)
         for key, tells_new in zip(pairs, is_new, strict=True):
             if tells_new:
-                self._server.tell(self.number, key, NEW)
+                self.tally.tell(self.number, key, NEW)
             self._changed(key, SET)
 
     def expire(self, key: bytes, deadline_ms: int) -> bool:
         """Let the key live until an instant, and no longer if that has passed; whether it was there."""
-        if is_dead(deadline_ms, self._server.now_ms()):
+        if is_dead(deadline_ms, self.tally.now_ms()):
             return self.delete(key)  # asked here: the instant of a transaction lies before now
         try:
             is_there = self.space.touch(key, at=deadline_ms / 1000)
         except InvalidArgument:
-            if not is_dead(deadline_ms, self._server.now_ms()):
+            if not is_dead(deadline_ms, self.tally.now_ms()):
                 raise
             return self.delete(key)
         if is_there:
@@ -189,7 +172,7 @@ class Database:
 
     def delete_many(self, keys: Iterable[bytes]) -> int:
         """Take all these keys away, or none; how many were there."""
-        found = [key for key in dict.fromkeys(keys) if self._get(key) is not None]
+        found = [key for key in dict.fromkeys(keys) if self.peek(key) is not None]
         self.space.delete_many(found)
         for key in found:
             self._changed(key, DEL)
@@ -208,16 +191,16 @@ class Database:
             self._put_at(key, held.value, held.deadline_ms)
         self._changed(None, FLUSHED)
 
-    def _put_and_tell_new(self, key: bytes, value: bytes, **life: Any) -> None:  # Any: as `put`
-        is_new = self._get(key) is None
+    def _put(self, key: bytes, value: bytes, **life: Any) -> None:  # Any: as `space.put`
+        is_new = self.tally.tells_new_keys and self.peek(key) is None
         self.space.put(key, value, **life)
         if is_new:
-            self._server.tell(self.number, key, NEW)
+            self.tally.tell(self.number, key, NEW)
 
     def _changed(self, key: bytes | None, event: Event) -> None:
-        self._server.changes += 1
-        if self._server.listeners:
-            self._server.tell(self.number, key, event)
+        self.tally.changes += 1
+        if self.tally.listeners:
+            self.tally.tell(self.number, key, event)
 
 
 def _milliseconds(instant: datetime) -> int:

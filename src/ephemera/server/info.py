@@ -166,24 +166,25 @@ def _cpu(_: Server) -> Fields:
 
 def _persistence(server: Server) -> Fields:
     saving = server.saving
-    status = "err" if saving.has_failed else "ok"
+    rdb, aof = saving.rdb, saving.aof
     return {
         "loading": 0,
         "async_loading": 0,
         "rdb_changes_since_last_save": saving.unsaved_changes,
-        "rdb_bgsave_in_progress": saving.is_running,
+        "rdb_bgsave_in_progress": saving.running is rdb,
         "rdb_last_save_time": saving.saved_ms // 1000,
-        "rdb_last_bgsave_status": status,
-        "rdb_last_bgsave_time_sec": 0 if saving.count else -1,
-        "rdb_current_bgsave_time_sec": 0 if saving.is_running else -1,
-        "rdb_saves": saving.count,
+        "rdb_last_bgsave_status": "err" if rdb.has_failed else "ok",
+        "rdb_last_bgsave_time_sec": rdb.took_seconds,
+        "rdb_current_bgsave_time_sec": rdb.running_seconds,
+        "rdb_saves": rdb.count,
         "rdb_last_cow_size": 0,
         "aof_enabled": 1,
-        "aof_rewrite_in_progress": 0,
-        "aof_rewrite_scheduled": 0,
-        "aof_last_rewrite_time_sec": -1,
-        "aof_current_rewrite_time_sec": -1,
-        "aof_last_bgrewrite_status": status,
+        "aof_rewrite_in_progress": saving.running is aof,
+        "aof_rewrite_scheduled": aof in saving.scheduled,
+        "aof_last_rewrite_time_sec": aof.took_seconds,
+        "aof_current_rewrite_time_sec": aof.running_seconds,
+        "aof_last_bgrewrite_status": "err" if aof.has_failed else "ok",
+        "aof_rewrites": aof.count,
         "aof_last_write_status": "ok",
         "aof_last_cow_size": 0,
     }

@@ -15,6 +15,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -26,6 +27,7 @@ from typing import Any, cast
 from ephemera import EphemeraError, UnsupportedOperation
 from ephemera.resp.encoder import error
 from ephemera.resp.replies import Refused
+from ephemera.server._direct import Receiving
 from ephemera.server.server import Server
 from ephemera.server.session import Session
 from ephemera.server.settings import OutputLimit
@@ -36,6 +38,8 @@ TICK_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
 """How long clients may take to read their last replies when the server stops."""
 BACKLOG = 511
+FILES_BESIDE_CLIENTS = 128
+"""How many files the store and the server itself may have open."""
 INSTALL = "pip install 'ephemera[server]'"
 UNIX_SOCKET_MODE = 0o700
 
@@ -64,7 +68,7 @@ class Endpoint:
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}"
 
 
-class Connection(asyncio.Protocol):
+class Connection(Receiving, asyncio.Protocol):
     """A session on a transport."""
 
     def __init__(self, listener: Listener) -> None:
@@ -77,6 +81,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.write = self.send if self._listener.syncs_turns else self.transport.write
         peer = transport.get_extra_info("peername")
         self.session = Session(
             self._listener.server,
@@ -92,23 +97,18 @@ class Connection(asyncio.Protocol):
             self.transport.write(refusal)
             self.transport.close()
 
-    def data_received(self, data: bytes) -> None:
-        session = self.session
-        out = session.feed(data)
-        if out or session.is_closing:
+    def finish(self, out: bytes) -> None:
+        """Send replies after which the session is closed, or has more to answer."""
+        if out or self.session.is_closing:
             self.send(out)
-        if session.has_waiting:
+        if self.session.has_waiting:
             self._go_on_later()
 
     def _go_on(self) -> None:
         """Answer what waited while the client had too much to read."""
         if self._is_choked or self.transport.is_closing():
             return
-        out = self.session.go_on()
-        if out or self.session.is_closing:
-            self.send(out)
-        if self.session.has_waiting:
-            self._go_on_later()
+        self.finish(self.session.go_on())
 
     def _go_on_later(self) -> None:
         """At the end of a pause, when requests wait for that; otherwise in the next turn of the loop."""
@@ -140,6 +140,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._is_choked = True
         self.transport.pause_reading()
+        self._check_output()
 
     def resume_writing(self) -> None:
         self._is_choked = False
@@ -193,6 +194,7 @@ class Listener:
         self._failure: EphemeraError | None = None
         self._unsynced: list[tuple[Connection, bytes]] = []
         self._synced_changes = server.changes
+        server.settings.maxclients = _allow_clients(server.settings.maxclients)
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -306,6 +308,22 @@ def run(main: Coroutine[Any, Any, None]) -> None:  # Any: as asyncio has it
         raise UnsupportedOperation(f"serving needs uvloop: {INSTALL}") from None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
+
+
+def _allow_clients(wanted: int) -> int:
+    """Raise the limit of open files for so many clients; as many as it then allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = wanted + FILES_BESIDE_CLIENTS
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted
+    allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    clients = max(1, min(wanted, soft - FILES_BESIDE_CLIENTS))
+    if clients < wanted:
+        _log.warning("maxclients is %d: the system allows %d open files", clients, soft)
+    return clients
 
 
 def _unix_socket(path: str) -> socket.socket:

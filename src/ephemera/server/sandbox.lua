@@ -63,8 +63,12 @@ local function caught(is_well, err, ...)
 end
 
 -- The look at time and memory. Once a script has to end every instruction fails, so that no pcall goes on.
+-- While an error of the look itself is handled nothing looks: no code of the script may run then.
+
+local is_looking = false
 
 local function look()
+  is_looking = true
   if gcinfo() > KILOBYTES_MAX then
     collectgarbage()
   end
@@ -72,9 +76,11 @@ local function look()
     sethook(look, "", 1)
     error("ended", 0)
   end
+  is_looking = false
 end
 
 local function arm()
+  is_looking = false
   sethook(look, "", LOOK_EVERY)
 end
 
@@ -209,6 +215,9 @@ end
 
 function globals.xpcall(act, handle)
   return xpcall(act, function(err)
+    if is_looking then
+      return err
+    end
     return handle(known(err))
   end)
 end

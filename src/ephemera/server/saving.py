@@ -1,66 +1,142 @@
-"""SAVE and its kin: everything written so far to the disk and into the base tier.
+"""SAVE and its kin: files for Redis and for whoever keeps copies, in the store's own directory.
 
-Acknowledged writes are kept without it. What is left for it is to make them survive a power loss at
-once, and to leave nothing for the next start to recover.
+Nothing here is needed to keep what was acknowledged: the store does that. No command says where the
+files go, so no client can write anywhere else.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 from ephemera import EphemeraError, Store
+from ephemera.core.clock import elapsed_ns
+from ephemera.formats.aof import encode_aof
+from ephemera.formats.files import remove_leftovers
+from ephemera.formats.rdb_file import encode_rdb
+from ephemera.formats.transfer import Encoder, save
+from ephemera.resp.replies import Refused
 
 _log = logging.getLogger("ephemera.server")
 
+EXPORTS = "exports"
+NO_DIRECTORY = "ERR this store has no directory to save to; one that is opened by a path has"
 
-class Saving:
-    """Saves now, or in a thread of its own, one at a time; and remembers how it went."""
 
-    def __init__(self, store: Store, changes: Callable[[], int]) -> None:
-        self._store = store
-        self._changes = changes
-        self._saved_changes = changes()
-        self._thread: threading.Thread | None = None
-        self.saved_ms = store.clock.now_ms()
+class Kind:
+    """One of the files that can be saved, and how it went."""
+
+    def __init__(self, name: str, encode: Encoder) -> None:
+        self.name = name
+        self.encode = encode
         self.count = 0
         self.has_failed = False
+        self.took_seconds = -1
+        self._began_ns: int | None = None
+        self._lock = threading.Lock()
 
     @property
-    def is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+    def running_seconds(self) -> int:
+        """How long it is being saved; -1 while it is not."""
+        return -1 if self._began_ns is None else _seconds_since(self._began_ns)
+
+    def write(self, store: Store, directory: Path, families: Sequence[str]) -> None:
+        """Write the file from one snapshot, in place of the former. Raises Refused."""
+        with self._lock:  # SAVE, and one that was scheduled and begins meanwhile
+            self._began_ns = began_ns = elapsed_ns()
+            self.has_failed = True
+            try:
+                self._write(store, directory / self.name, families)
+            except (EphemeraError, OSError) as error:
+                raise Refused(f"ERR saving failed: {_reason(error)}") from error
+            finally:
+                self.took_seconds = _seconds_since(began_ns)
+                self._began_ns = None
+            self.has_failed = False
+            self.count += 1
+
+    def _write(self, store: Store, path: Path, families: Sequence[str]) -> None:
+        store.sync()
+        path.parent.mkdir(exist_ok=True)
+        remove_leftovers(path)
+        save(store.engine, path, self.encode, families=families)
+
+
+class Saving:
+    """Saves now, or in a thread of its own, one after the other."""
+
+    def __init__(self, store: Store, families: Sequence[str], changes: Callable[[], int]) -> None:
+        numbers = {name: number for number, name in enumerate(families)}
+        self.rdb = Kind("dump.rdb", partial(encode_rdb, numbers=numbers))
+        self.aof = Kind("appendonly.aof", partial(encode_aof, numbers=numbers))
+        self.saved_ms = store.clock.now_ms()
+        self.running: Kind | None = None
+        """What is being saved in the background."""
+        self.scheduled: list[Kind] = []
+        self._store = store
+        self._families = families
+        self._changes = changes
+        self._saved_changes = changes()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     @property
     def unsaved_changes(self) -> int:
         return self._changes() - self._saved_changes
 
-    def save(self) -> None:
-        """Return when all is safe. Raises what the store raises."""
+    def save(self, kind: Kind) -> None:
+        """Return when the file is on the disk. Raises Refused."""
+        directory = self.directory()
         changes = self._changes()
-        try:
-            self._store.sync()
-            self._store.checkpoint()
-        except EphemeraError:
-            self.has_failed = True
-            raise
-        self.has_failed = False
-        self.count += 1
-        self.saved_ms = self._store.clock.now_ms()
-        self._saved_changes = changes
+        kind.write(self._store, directory, self._families)
+        if kind is self.rdb:
+            self.saved_ms = self._store.clock.now_ms()
+            self._saved_changes = changes
 
-    def start(self) -> None:
-        """Save in the background. The caller looked whether one `is_running`."""
-        self._thread = threading.Thread(target=self._save_alone, name="ephemera-save", daemon=True)
-        self._thread.start()
+    def start(self, kind: Kind) -> None:
+        """Save in the background: now, or when the one under way has ended."""
+        with self._lock:
+            if self.running is None:
+                # No daemon: a process that ends lets it see that the store was closed, and clear up.
+                self._thread = threading.Thread(
+                    target=self._work, args=(kind,), name="ephemera-save", daemon=False
+                )
+                self._thread.start()
+                self.running = kind
+            elif kind not in self.scheduled:
+                self.scheduled.append(kind)
 
     def wait(self) -> None:
-        """Return when the one in the background has ended."""
+        """Return when nothing is being saved in the background, and nothing is scheduled."""
         if self._thread is not None:
             self._thread.join()
 
-    def _save_alone(self) -> None:
-        try:
-            self.save()
-        except EphemeraError as error:
-            _log.error("saving in the background failed: %s", error)
+    def directory(self) -> Path:
+        """Where the files go. Raises Refused for a store without a place on the disk."""
+        path = self._store.stats().get("path")
+        if path is None:
+            raise Refused(NO_DIRECTORY)
+        return Path(path) / EXPORTS
+
+    def _work(self, first: Kind) -> None:
+        kind: Kind | None = first
+        while kind is not None:
+            try:
+                self.save(kind)
+            except Exception as error:  # whatever it is, the next one gets its turn
+                kind.has_failed = True
+                _log.error("saving %s failed: %s", kind.name, error.__cause__ or error)
+            with self._lock:
+                kind = self.running = self.scheduled.pop(0) if self.scheduled else None
+
+
+def _seconds_since(began_ns: int) -> int:
+    return (elapsed_ns() - began_ns) // 1_000_000_000
+
+
+def _reason(error: Exception) -> str:
+    """What a client may know of it: no path of this machine."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

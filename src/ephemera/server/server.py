@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from math import inf
 from secrets import token_hex
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +15,7 @@ from ephemera import Family, Store, Transaction
 from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.options import Durability
 from ephemera.resp.replies import Refused
+from ephemera.server._direct import Tally
 from ephemera.server.cursors import Cursors
 from ephemera.server.database import Database
 from ephemera.server.events import Event
@@ -59,7 +59,7 @@ def family_name(number: int) -> str:
 FAMILIES = tuple(family_name(number) for number in range(DATABASES))
 
 
-class Server:
+class Server(Tally):
     """One served store. Everything here belongs to one thread.
 
     `families` names the family of each database, made when it is not there.
@@ -78,32 +78,26 @@ class Server:
         self.commands = Commands(self.settings.renamed)
         self.now_ms = store.clock.now_ms
         self.started_ms = self.now_ms()
-        self.changes = 0
         self.clients: dict[int, Session] = {}
-        self.listeners: list[OnChange] = []
-        self.tells_new_keys = False
-        self.tells_misses = False
+        self.listeners = []
         self.cursors = Cursors()
         self.monitors: list[Session] = []
         self.pause = Pause()
         self.stop: Callable[[], object] = _stay
         self.run_id = token_hex(20)
         self.expiry_lag = ExpiryLag(store)
-        self.saving = Saving(store, lambda: self.changes)
+        self.saving = Saving(store, families, lambda: self.changes)
         self.slowlog = SlowLog(self.settings)
         self.latency = Latency(self.settings)
         self.rates = Rates(self.started_ms)
         self.errors: Counter[str] = Counter()
-        self.hits = 0
-        self.misses = 0
         self.connections = 0
         self.refused_connections = 0
-        self.input_bytes = 0
-        self.output_bytes = 0
         self._client_ids = itertools.count(1)
         # All of them now: inside a transaction no family can be made.
         self._databases = [
-            Database(self, number, store.family(name)) for number, name in enumerate(families)
+            Database(self, number, store.family(name), store.engine)
+            for number, name in enumerate(families)
         ]
         self._transaction: Transaction | None = None
         self._inside: dict[int, Database] = {}
@@ -131,7 +125,7 @@ class Server:
         if inside is None:
             # A transaction's keyspace: the operations of a Family without its name.
             space = cast(Family, self._transaction.family(self.families[number]))
-            inside = self._inside[number] = Database(self, number, space)
+            inside = self._inside[number] = Database(self, number, space, None)
         return inside
 
     @contextmanager
@@ -158,6 +152,11 @@ class Server:
         for act in untold:
             act()
 
+    @property
+    def is_inside_transaction(self) -> bool:
+        """Whether the command under way runs inside EXEC or a script."""
+        return self._transaction is not None
+
     def abandon(self, reason: Refused) -> None:
         """Let nothing of the transaction under way be written: it ends with this error."""
         self._abandoned = reason
@@ -180,8 +179,6 @@ class Server:
     def tell_new_keys(self, is_wanted: bool) -> None:
         """Whether writes find out, and tell, that their key was not there before."""
         self.tells_new_keys = is_wanted
-        for database in self._databases:
-            database.bind()
 
     # --- clients ------------------------------------------------------------------------------
 
@@ -234,16 +231,6 @@ class Server:
                 session.wake()
 
     # --- counters -----------------------------------------------------------------------------
-
-    @property
-    def slow_ns(self) -> float:
-        """From how many nanoseconds on `note_slow` wants to know of a command."""
-        settings = self.settings
-        if settings.latency_tracking:
-            return 0
-        micros = settings.slowlog_log_slower_than
-        spike_ns = settings.latency_monitor_threshold * 1_000_000 or inf
-        return spike_ns if micros < 0 else min(micros * 1000, spike_ns)
 
     def note_slow(
         self, session: Session, command: Command, args: list[bytes], took_ns: int

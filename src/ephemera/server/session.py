@@ -1,7 +1,7 @@
 """One client without I/O: bytes in, bytes out, and what the server knows about it.
 
-`feed` is the hot path. While nothing is special about the session (`is_direct`), a request goes from
-the table straight to its handler; otherwise `admit` decides first.
+While nothing is special about the session (`is_direct`), a request goes from the table straight to its
+handler: that loop is `Answering`, in `_direct.pyx`. Otherwise `answer_specially` decides first.
 """
 
 from __future__ import annotations
@@ -15,20 +15,17 @@ from ephemera import EphemeraError, ReadOnly, StoreFull
 from ephemera.core.clock import elapsed_ns
 from ephemera.resp.encoder import encode
 from ephemera.resp.parser import Limits, Parser, Request
-from ephemera.resp.replies import NO_REPLY, OK, Refused, Reply, Simple
+from ephemera.resp.replies import NO_REPLY, Refused, Reply, Simple
+from ephemera.server._direct import OUTPUT_BYTES_PAUSE, POSTPONED, Answering, Call
 from ephemera.server.monitor import show
 from ephemera.server.server import Server
 from ephemera.server.table import NO_COMMAND, Command
 
 _log = logging.getLogger("ephemera.server")
 
-LARGE_REPLY_BYTES = 4096
-OUTPUT_BYTES_PAUSE = 1024 * 1024
-"""With so much in large replies to send, the rest of a pipeline waits until the client has read."""
+__all__ = ["OUTPUT_BYTES_PAUSE", "Call", "Session", "Silence"]
 
 QUEUED = Simple(b"QUEUED")
-POSTPONED = Simple(b"POSTPONED")
-"""In place of a reply: the request waits, and those after it. Never sent."""
 NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 IN_SUBSCRIPTION = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe",
                    "sunsubscribe", "ping", "quit", "reset"}  # fmt: skip
@@ -45,45 +42,24 @@ class Silence(enum.Enum):
     NOW = "this one"
 
 
-class Call:
-    """What a handler gets: its arguments, who asks, and the database in which it works.
-
-    A session has one, used again for every request: handlers keep what they need of it.
-    """
-
-    __slots__ = ("args", "command", "keys", "server", "session")
-
-    args: Request
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.server = session.server
-        self.keys = session.server.database(0)
-        self.command = NO_COMMAND
-
-
-class Session:
+class Session(Answering):
     """A client: its parser, its state, and the replies of the requests under way."""
 
     def __init__(self, server: Server, *, address: str = "", local_address: str = "") -> None:
+        self._limits = Limits()
+        super().__init__(server, Parser(self._limits), server.commands.by_name, server.now_ms)
         self.server = server
         self.address = address
         self.local_address = local_address
         self.id = server.enter(self)
-        self.call = Call(self)
+        self.call = Call(self, NO_COMMAND)
         self.library = {b"lib-name": b"", b"lib-ver": b""}
         self.created_ms = self.active_ms = server.now_ms()
-        self.is_closing = False
         self.transmit: Callable[[bytes], object] = _discard
         self.wake: Callable[[], object] = _sleep_on
-        self._limits = Limits()
-        self._parser = Parser(self._limits)
-        self._replies: list[bytes] = []
-        self._messages: list[tuple[int, bytes]] = []  # and after how many replies they go
-        self._is_answering = False
+        # Requests wait until their client has read (`has_waiting`), or for the end of a pause
+        # (`is_postponed`): `go_on` answers them.
         self._waiting: deque[Request] = deque()
-        self.has_waiting = False  # requests wait until their client has read: `go_on` answers them
-        self.is_postponed = False  # they wait for the end of a pause
         self.reset()
 
     def reset(self) -> None:
@@ -130,7 +106,7 @@ class Session:
     def kill(self) -> None:
         """Close the connection, once replies under way are sent."""
         self.is_closing = True
-        if not self._is_answering:
+        if not self.is_answering:
             self.transmit(b"")
 
     # --- requests and replies -----------------------------------------------------------------
@@ -138,26 +114,12 @@ class Session:
     @property
     def unread(self) -> int:
         """How many bytes of an unfinished request are held."""
-        return self._parser.unread
-
-    def feed(self, data: bytes) -> bytes:
-        """The replies to the requests that these bytes complete."""
-        self.active_ms = self.server.now_ms()
-        self.server.input_bytes += len(data)
-        requests = self._parser.feed(data)
-        if self.has_waiting:
-            self._waiting.extend(requests)
-            return b""
-        rest = iter(requests)
-        out = self._answer(rest)
-        if self.has_waiting:
-            self._waiting.extend(rest)
-        return out
+        return self.parser.unread
 
     def go_on(self) -> bytes:
         """The replies to requests that waited."""
         self.has_waiting = self.is_postponed = False
-        return self._answer(self._take_waiting())
+        return self.go_on_with(self._take_waiting())
 
     def _take_waiting(self) -> Iterator[Request]:
         while self._waiting:
@@ -166,88 +128,37 @@ class Session:
     def push(self, reply: Reply) -> None:
         """Send what answers no request, in its place among the replies under way."""
         data = encode(reply, self.protocol)
-        if self._is_answering:
-            self._replies.append(data)
+        if self.is_answering:
+            self.write(data)
         else:
             self.server.output_bytes += len(data)
             self.transmit(data)
 
     def deliver(self, message: bytes) -> None:
         """Send what another client, or this one's own command, caused: after the reply under way."""
-        if self._is_answering:
-            self._messages.append((len(self._replies) + 1, message))
+        if self.is_answering:
+            self.write_after_this(message)
         else:
             self.server.output_bytes += len(message)
             self.transmit(message)
 
-    def _answer(self, requests: Iterator[Request]) -> bytes:
-        server, call, append = self.server, self.call, self._replies.append
-        find, slow_ns = server.commands.by_name.get, server.slow_ns
-        large = 0
-        self._is_answering = True
-        began_ns = elapsed_ns()
-        for args in requests:
-            command = find(args[0])
-            if (
-                command is not None
-                and self.is_direct
-                and (command.direct_arity == len(args) or -len(args) <= command.direct_arity < 0)
-            ):
-                # As `run` does it, in place.
-                call.args = args
-                call.command = command
-                try:
-                    reply = command.handler(call)
-                except Exception as error:
-                    reply = refusal(command, error)
-            else:
-                command, reply = self._answer_specially(args)
-                if reply is POSTPONED:
-                    self._waiting.appendleft(args)
-                    self.has_waiting = self.is_postponed = True
-                    break
-            if type(reply) is bytes:
-                append(b"$%d\r\n%b\r\n" % (len(reply), reply))
-                if len(reply) > LARGE_REPLY_BYTES:
-                    large += len(reply)
-            elif reply is OK:
-                append(b"+OK\r\n")
-            elif type(reply) is int:
-                append(b":%d\r\n" % reply)
-            else:
-                data = encode(reply, self.protocol)
-                append(data)
-                large += len(data)
-                if type(reply) is Refused:
-                    server.errors[reply.code] += 1
-            now_ns = elapsed_ns()
-            if command is not None:
-                command.calls += 1
-                command.spent_ns += now_ns - began_ns
-                if now_ns - began_ns >= slow_ns:
-                    server.note_slow(self, command, args, now_ns - began_ns)
-            began_ns = now_ns
-            if large > OUTPUT_BYTES_PAUSE or self.is_closing:
-                self.has_waiting = not self.is_closing
-                break
-        else:
-            if self._parser.error is not None or self._parser.is_over:
-                self._give_up()
-        self._is_answering = False
-        while self._messages:  # from the last on, so that the places of the others stay
-            self._replies.insert(*self._messages.pop())
-        out = b"".join(self._replies)
-        self._replies.clear()
-        server.output_bytes += len(out)
-        return out
+    def postpone(self, args: Request) -> None:
+        """Let a request wait for the end of a pause."""
+        self._waiting.appendleft(args)
+        self.has_waiting = self.is_postponed = True
 
-    def _give_up(self) -> None:
-        """After the last whole request: say what was wrong with the bytes that followed it."""
-        if self._parser.error is not None:
-            self._replies.append(encode(Refused(b"ERR " + self._parser.error), self.protocol))
-        self.is_closing = True
+    def keep_waiting(self, requests: Iterator[Request]) -> None:
+        """Let requests wait behind those that do."""
+        self._waiting.extend(requests)
 
-    def _answer_specially(self, args: Request) -> tuple[Command | None, Reply]:
+    def look_for_error(self) -> None:
+        """After the last whole request: say what was wrong with the bytes that followed it, if anything."""
+        if self.parser.error is not None:
+            self.write(encode(Refused(b"ERR " + self.parser.error), self.protocol))
+        if self.parser.error is not None or self.parser.is_over:
+            self.is_closing = True
+
+    def answer_specially(self, args: Request) -> tuple[Command | None, Reply]:
         """The command that ran, if any, and the reply, where not every command may simply run."""
         command, reply = self._decide(args)
         if self.silence is Silence.NONE or reply is POSTPONED:
@@ -320,10 +231,24 @@ class Session:
         try:
             reply = command.handler(self.call)
         except Exception as error:
-            reply = refusal(command, error)
+            reply = self.refuse(command, error)
         if self.server.monitors and not is_script:
             show(self, command, args, self.server.monitors)
         return reply
+
+    def refuse(self, command: Command, error: Exception) -> Refused:
+        """What the client is told when a handler raises."""
+        command.failed += 1
+        if isinstance(error, Refused):
+            return error
+        if isinstance(error, StoreFull):
+            return Refused(f"OOM {error}")
+        if isinstance(error, ReadOnly):
+            return Refused(f"READONLY {error}")
+        if isinstance(error, EphemeraError):
+            return Refused(f"ERR {error}")
+        _log.error("%s failed", command.name, exc_info=error)
+        return Refused("ERR internal error; the server's log has more")
 
     def run_inside(self, command: Command, args: Request) -> Reply:
         """The same for a command inside another (EXEC, a script), where nobody else counts it."""
@@ -332,21 +257,6 @@ class Session:
         command.calls += 1
         command.spent_ns += elapsed_ns() - began_ns
         return reply
-
-
-def refusal(command: Command, error: Exception) -> Refused:
-    """What a client is told when a handler raises."""
-    command.failed += 1
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, StoreFull):
-        return Refused(f"OOM {error}")
-    if isinstance(error, ReadOnly):
-        return Refused(f"READONLY {error}")
-    if isinstance(error, EphemeraError):
-        return Refused(f"ERR {error}")
-    _log.error("%s failed", command.name, exc_info=error)
-    return Refused("ERR internal error; the server's log has more")
 
 
 def _rejected(command: Command, text: str) -> Refused:

@@ -175,10 +175,14 @@ class Setting(NamedTuple):
     kind: Kind
     is_fixed: bool = False
     default: Any = None  # Any: see Kind
+    is_fact: bool = False
+    """Only shown: nobody may set it, also not at the start."""
 
 
 FIXED = "fixed"
 """Marks a field that stays what the server was started with."""
+FACT = "fact"
+"""Marks a field that the listener fills in: where it listens."""
 
 
 @dataclass(slots=True)
@@ -186,9 +190,9 @@ class Settings:
     """The settings of a running server; CONFIG SET changes them in place."""
 
     durability: Annotated[Durability, choice(*get_args(Durability)), FIXED] = "interval"
-    port: Annotated[int, number(0, 65_535), FIXED] = 0
-    bind: Annotated[str, TEXT, FIXED] = ""
-    unixsocket: Annotated[str, TEXT, FIXED] = ""
+    port: Annotated[int, number(0, 65_535), FACT] = 0
+    bind: Annotated[str, TEXT, FACT] = ""
+    unixsocket: Annotated[str, TEXT, FACT] = ""
     requirepass: Annotated[bytes, PASSWORD] = b""
     protected_mode: Annotated[bool, FLAG] = True
     enable_debug_command: Annotated[str, choice("no", "yes", "local"), FIXED] = "no"
@@ -239,7 +243,7 @@ class Settings:
             declared = DECLARED.get(name.lower())
             if declared is None:
                 raise BadSetting(name, "")
-            if declared.is_fixed and not is_start:
+            if declared.is_fact or (declared.is_fixed and not is_start):
                 raise BadSetting(name, "can't set immutable config")
             if name.lower() in wanted:
                 raise BadSetting(name, "duplicate parameter")
@@ -341,7 +345,7 @@ _NUMBERS = {
     "zset-max-ziplist-entries": 128,
     "zset-max-ziplist-value": 64,
 }
-_FIXED = {
+_FACTS = {
     "cluster-enabled": "no",
     "daemonize": "no",
     "databases": str(DATABASES),
@@ -358,7 +362,7 @@ OTHERS: dict[str, Setting] = {
         name: Setting(number(min(default, 0)), default=default)
         for name, default in _NUMBERS.items()
     },
-    **{name: Setting(TEXT, is_fixed=True, default=text) for name, text in _FIXED.items()},
+    **{name: Setting(TEXT, is_fact=True, default=text) for name, text in _FACTS.items()},
     "auto-aof-rewrite-min-size": Setting(memory(), default=64 * MIB),
     "latency-tracking-info-percentiles": Setting(TEXT, default="50 99 99.9"),
     "loglevel": Setting(
@@ -366,21 +370,27 @@ OTHERS: dict[str, Setting] = {
     ),
     "repl-backlog-size": Setting(memory(1), default=MIB),
     # Facts: every write is logged, nothing is evicted, and there is nobody to follow.
+    "appendfilename": Setting(only(TEXT, "appendonly.aof"), default="appendonly.aof"),
     "appendonly": Setting(only(FLAG, True), default=True),
+    "dbfilename": Setting(only(TEXT, "dump.rdb"), default="dump.rdb"),
     "maxmemory": Setting(only(memory(), 0), default=0),
     "maxmemory-policy": Setting(only(TEXT, "noeviction"), default="noeviction"),
     "min-replicas-to-write": Setting(only(number(), 0), default=0),
-    "replicaof": Setting(TEXT, is_fixed=True, default=""),
+    "replicaof": Setting(TEXT, is_fact=True, default=""),
     "save": Setting(only(TEXT, ""), default=""),
 }
 
 DECLARED: dict[str, Setting] = {
     **{
-        name.replace("_", "-"): Setting(hint.__metadata__[0], FIXED in hint.__metadata__)
+        name.replace("_", "-"): Setting(
+            hint.__metadata__[0],
+            is_fixed=FIXED in hint.__metadata__,
+            is_fact=FACT in hint.__metadata__,
+        )
         for name, hint in get_type_hints(Settings, include_extras=True).items()
         if hasattr(hint, "__metadata__")
     },
-    "appendfsync": Setting(TEXT, is_fixed=True),
+    "appendfsync": Setting(TEXT, is_fact=True),
     "lua-time-limit": Setting(number(0, LONG_MAX)),
     **OTHERS,
 }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ephemera import InvalidArgument
 from ephemera.resp.replies import Refused, Reply, Simple
+from ephemera.server._direct import Counted
 
 if TYPE_CHECKING:
     from ephemera.server.session import Call
@@ -126,11 +127,10 @@ class Group:
         )
 
 
-class Command:
+class Command(Counted):
     """A command of a running server: its declaration, its subcommands, and what it has done so far."""
 
-    __slots__ = ("arity", "calls", "declaration", "direct_arity", "failed", "flags", "handler",
-                 "name", "rejected", "spent_ns", "subcommands")  # fmt: skip
+    __slots__ = ("arity", "declaration", "flags", "name", "subcommands")
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
@@ -141,10 +141,6 @@ class Command:
         self.subcommands: dict[bytes, Command] = {}
         # What the session compares with first; a container's own arity never sends it to a handler.
         self.direct_arity = self.arity
-        self.calls = 0
-        self.failed = 0
-        self.rejected = 0
-        self.spent_ns = 0
 
     def add(self, subcommand: Command) -> None:
         self.subcommands[subcommand.name.partition("|")[2].encode()] = subcommand

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ephemera import Expired, ManualClock, Store
+from ephemera import Expired, ManualClock, Store, StoreFull
 from tests.engines.local.stores import crash_copy, engine_of, wait_until
 
 
@@ -243,6 +243,127 @@ def test_a_purge_beside_the_background_tells_nobody_twice(
     store.purge_expired()
     wait_until(lambda: len(set(events)) == 20)
     assert len(events) == 20
+
+
+def test_a_listener_of_a_read_only_store_is_told(
+    open_store: Callable[..., Store], store: Store, clock: ManualClock
+) -> None:
+    reader = open_store(read_only=True, maintenance="background")
+    events: list[Expired] = []
+    reader.on_expire(events.append)
+    store.put("below", "1", ttl=1)
+    store.checkpoint()
+    store.put("above", "2", ttl=2)
+    clock.advance(2)
+    wait_until(lambda: len(events) == 2)
+    assert keys_of(events) == [b"below", b"above"]
+    assert store.stats()["base_rows"] == 1
+
+
+def test_a_checkpoint_leaves_the_telling_to_the_one_thread_that_tells(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store = open_store(maintenance="background", durability="none")
+    heard: list[tuple[bytes, str]] = []
+    is_telling, may_go_on = threading.Event(), threading.Event()
+
+    def hear(event: Expired) -> None:
+        heard.append((event.key, threading.current_thread().name))
+        is_telling.set()
+        may_go_on.wait(30)
+
+    store.on_expire(hear)
+    store.put("first", "1", ttl=1)
+    clock.advance(1)
+    assert is_telling.wait(30)
+    store.put("second", "2", ttl=1)
+    clock.advance(1)
+    threading.Timer(5, may_go_on.set).start()  # so that a checkpoint that tells comes to an end
+    store.checkpoint()
+    assert heard == [(b"first", "ephemera-announce")]
+    may_go_on.set()
+    wait_until(lambda: len(heard) == 2)
+    assert heard[1] == (b"second", "ephemera-announce")
+
+
+def test_what_died_before_the_closing_is_told_before_its_end(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store = open_store(maintenance="background", durability="none")
+    heard: list[bytes] = []
+    is_telling, may_go_on = threading.Event(), threading.Event()
+
+    def hear(event: Expired) -> None:
+        heard.append(event.key)
+        is_telling.set()
+        may_go_on.wait(30)
+
+    store.on_expire(hear)
+    store.put("first", "1", ttl=1)
+    clock.advance(1)
+    assert is_telling.wait(30)
+    store.put("second", "2", ttl=1)
+    clock.advance(1)
+    store.checkpoint()
+    may_go_on.set()
+    store.close()
+    assert heard == [b"first", b"second"]
+
+
+def test_closing_lets_a_listener_that_writes_come_to_its_end(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store = open_store(maintenance="background", durability="none", lock_timeout=2)
+    is_telling, may_go_on, is_done = threading.Event(), threading.Event(), threading.Event()
+
+    def hear(_event: Expired) -> None:
+        is_telling.set()
+        may_go_on.wait(30)
+        for _ in range(20):
+            rotate(store)  # needs checkpoints, or it waits for them in vain
+        is_done.set()
+
+    store.on_expire(hear)
+    store.put("key", "1", ttl=1)
+    clock.advance(1)
+    assert is_telling.wait(30)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    wait_until(lambda: "closed" in repr(store))
+    may_go_on.set()
+    closing.join(30)
+    assert is_done.is_set()
+
+
+def test_a_key_that_was_dead_before_its_transaction_ended_is_told(
+    store: Store, clock: ManualClock, events: list[Expired]
+) -> None:
+    store.put("before", "1", ttl=3)
+    with store.transaction() as txn:
+        txn.put("late", "2", ttl=1)
+        clock.advance(5)
+        assert store.purge_expired() == 1
+    assert store.purge_expired() == 1
+    assert keys_of(events) == [b"before", b"late"]
+    assert store.purge_expired() == 0
+
+
+def test_the_dead_of_a_checkpoint_that_failed_are_told_by_a_later_purge(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreFull("no room")
+
+    store.put("key", "1", ttl=1)
+    clock.advance(1)
+    with monkeypatch.context() as patched:
+        patched.setattr("ephemera.engines.local.engine.apply_segment", fail)
+        with pytest.raises(StoreFull):
+            store.checkpoint()
+    store.checkpoint()
+    assert store.purge_expired() == 1
+    assert keys_of(events) == [b"key"]
+    assert store.purge_expired() == 0
 
 
 def test_a_callback_that_fails_keeps_nobody_from_hearing(

@@ -376,6 +376,28 @@ def test_a_damaged_control_page_does_not_matter_to_the_first_opener(
         store.close()
 
 
+def test_what_a_death_at_the_end_of_a_compaction_left_never_counts_again(
+    open_store: Callable[..., Store], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.put("key", "former")
+    with monkeypatch.context() as patched:
+        patched.setattr("ephemera.engines.local.base_tier.remove_generation", lambda *_: None)
+        store.compact()
+    left = path / "base" / "00000001.mdb"
+    former = left.read_bytes()
+    store.put("key", "value")
+    store.compact()
+    assert not left.exists()
+    store.close()
+    left.write_bytes(former)
+    store = open_store()
+    assert store.get("key") == b"value"
+    store.put("another", "value")
+    store.checkpoint()
+    assert store.check().is_clean
+
+
 def test_leftovers_of_a_creation_are_cleared_away(
     open_store: Callable[..., Store], path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, write_digits
 from ephemera.core._row cimport (
     NEVER,
     RowHead,
@@ -422,14 +423,69 @@ cdef class SegmentStack:
         try:
             _check_family(family)
             now_ms = self.now_ms()
-            row = self._live_row(family.id, key, now_ms)
-            new = change(row, now_ms)
-            if new is row:
-                return
-            where = self.append_batch([(family, key, new)], now_ms)
+            if type(change) is Addition:
+                where = self._add(family.id, key, <Addition> change, now_ms)
+                if where is None:
+                    return
+            else:
+                row = self._live_row(family.id, key, now_ms)
+                new = change(row, now_ms)
+                if new is row:
+                    return
+                where = self.append_batch([(family, key, new)], now_ms)
         finally:
             self.control.writer.release()
         self.acknowledge_batch(where, durable)
+
+    cdef tuple _add(self, uint32_t family, bytes key, Addition addition, int64_t now_ms):
+        """What `update` does with an addition, without making rows; None when nothing is to be stored."""
+        cdef RowHead head
+        cdef char digits[DIGITS_BYTES_MAX]
+        cdef Py_ssize_t size
+        cdef Segment segment
+        cdef uint64_t position
+        if not self._add_to_live(family, key, addition, now_ms, &head):
+            return None
+        size = write_digits(digits, addition.total)
+        segment = self._room(
+            record_bytes_of(
+                PyBytes_GET_SIZE(key), row_head_bytes(head.deadline_ms, head.idle_ms) + size
+            )
+        )
+        position = segment.append(
+            segment.published(), family, key, digits, <uint32_t> size, 0,
+            now_ms, head.deadline_ms, head.idle_ms, head.hard_ms,
+            eph_hash(segment.hash_seed, family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)),
+        )
+        segment.publish(position)
+        return segment, position, head.deadline_ms
+
+    cdef bint _add_to_live(
+        self, uint32_t family, bytes key, Addition addition, int64_t now_ms, RowHead *head
+    ) except -1:
+        """Whether there is a sum; `head` then has the lifetime of its row."""
+        cdef list segments = self.segments
+        cdef Found found = _find(segments, self.control.page.hash_seed, family, key)
+        cdef bytes value = None
+        head.deadline_ms, head.idle_ms, head.hard_ms = NEVER, 0, NEVER
+        if found.record != NULL:
+            (<Segment> PyList_GET_ITEM(segments, found.index)).open_record(
+                found.record, found.position, head
+            )
+            if not found.record.mark & DELETED and not is_dead_ms(head.deadline_ms, now_ms):
+                return addition.add_to(
+                    row_of(found.record) + head.value_at, found.record.row_size - head.value_at
+                )
+            head.deadline_ms, head.idle_ms, head.hard_ms = NEVER, 0, NEVER
+        else:
+            row = self.reader.row(family, key)
+            if row is not None and not is_dead_ms(row.deadline_ms, now_ms):
+                value, _, head.deadline_ms, head.idle_ms, head.hard_ms = row
+                return addition.add_to(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+        addition.begin()
+        if addition.life is not None:
+            head.deadline_ms, head.idle_ms, head.hard_ms = addition.life(now_ms)
+        return True
 
     def delete(self, FamilyRef family not None, bytes key not None, *, durable=None) -> bool:
         """Remove a key; whether it was alive."""

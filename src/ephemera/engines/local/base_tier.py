@@ -108,7 +108,10 @@ class BaseTier:
         """Another generation counts from now on: whoever has the former one open goes on with it."""
         self._control.supersede_base(former.generation, generation)
         with FileLock(self._layout.locks / "base").held():
-            remove_generation(self._layout, former.generation, self._files)
+            # Also those that a death in this place left.
+            for older in self._layout.base_generations():
+                if older < generation:
+                    remove_generation(self._layout, older, self._files)
 
     @block
     def write(self) -> Iterator[BaseWrite]:
@@ -649,20 +652,24 @@ def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
     """The generation that counts, for the first opener, and those that do not.
 
     A compaction writes the next file whole, and only then commits to the former that it is
-    superseded: a later file that nobody vouches for is what a death in between left.
+    superseded: a later file that nobody vouches for is what a death in between left. So the oldest
+    counts that does not say so. The one that it names need not be there: it was superseded too.
     """
     generations = layout.base_generations() or [1]
-    counts = generations[0]
-    while counts + 1 in generations:
-        file = BaseFile(layout.base_file(counts), counts)
-        try:
-            file.open(size_limit)
-            if file.number(SUPERSEDED_BY) != counts + 1:
-                break
-        finally:
-            file.close()
-        counts += 1
+    counts = next(
+        (one for one in generations[:-1] if not _is_superseded(layout, one, size_limit)),
+        generations[-1],
+    )
     return counts, [generation for generation in generations if generation != counts]
+
+
+def _is_superseded(layout: Layout, generation: int, size_limit: int) -> bool:
+    file = BaseFile(layout.base_file(generation), generation)
+    try:
+        file.open(size_limit)
+        return file.number(SUPERSEDED_BY) != 0
+    finally:
+        file.close()
 
 
 def remove_generation(layout: Layout, generation: int, files: Files) -> None:

@@ -35,6 +35,7 @@ from ephemera.core.row import Row
 from ephemera.engines.local import families as family_table
 from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
+from ephemera.engines.local._segment import Segment
 from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.attachment import Attachment
 from ephemera.engines.local.backup import copy_state
@@ -61,8 +62,9 @@ _log = logging.getLogger("ephemera")
 
 SEGMENT_AGE_MS_MAX = 60_000
 """A segment this old is checkpointed even if it is not full, so that its dead really leave."""
-SWEEP_KEYS = 1_000
 SWEEP_BUDGET_NS = 50_000_000
+GIVEN_UP_KEYS = 10_000
+"""How many rows of a dropped family are removed at once."""
 SWEEP_GRACE_MS = 1_000
 """How long the sweeper leaves the dead to those who tell of them."""
 ASLEEP_MS = -(2**63)
@@ -97,7 +99,7 @@ class LocalEngine:
         self.clock: Clock = options.clock or self._steady
         self._families = Families()
         self._families_version = 0
-        self._is_manual = options.maintenance == "manual" or options.read_only
+        self._is_manual = options.maintenance == "manual"
         self._workers: list[Worker] = []
         self._announcer: Worker | None = None
         # Held by whoever checkpoints, sweeps or compacts in this process.
@@ -434,13 +436,21 @@ class LocalEngine:
     def _apply_waiting(self) -> None:
         with self._tending:
             for segment in self._segments.waiting():
-                now_ms = self.clock.now_ms()
-                untold = self._expiry.collect(segment, now_ms) if self._is_manual else []
-                if self._announcer is not None and self._expiry.has_callbacks:
-                    # What dies in the segment is told of before the checkpoint leaves it out.
-                    self._expiry.announce(now_ms)
-                apply_segment(self._base, segment, now_ms, untold)
+                self._apply(segment)
                 self._segments.retire(segment.number)
+
+    def _apply(self, segment: Segment) -> None:
+        now_ms = self.clock.now_ms()
+        if self._is_manual:
+            with self._expiry.leaving_out(segment, now_ms) as untold:
+                apply_segment(self._base, segment, now_ms, untold)
+            return
+        if self._announcer is not None and self._expiry.has_callbacks:
+            # What died in the segment is picked before the checkpoint leaves it out, and not told
+            # here: a callback may write, and so wait for this checkpoint.
+            self._expiry.pick(now_ms)
+            self._announcer.kick()
+        apply_segment(self._base, segment, now_ms)
 
     def _sweep(self) -> None:
         if elapsed_ns() < self._sweeps_from_ns:
@@ -448,7 +458,7 @@ class LocalEngine:
         now_ms = self.clock.now_ms() - SWEEP_GRACE_MS
         until_ns = elapsed_ns() + SWEEP_BUDGET_NS
         if is_dead(self._base.file.next_deadline_ms(), now_ms):
-            while self._expiry.sweep(now_ms, SWEEP_KEYS) and elapsed_ns() < until_ns:
+            while self._expiry.sweep(now_ms) and elapsed_ns() < until_ns:
                 pass
 
     def _clear_given_up(self) -> None:
@@ -460,7 +470,7 @@ class LocalEngine:
             while is_more:
                 with self._base.write() as txn:
                     prefix = family_id.to_bytes(4, "big")
-                    is_more = txn.remove_family(prefix, SWEEP_KEYS) == SWEEP_KEYS
+                    is_more = txn.remove_family(prefix, GIVEN_UP_KEYS) == GIVEN_UP_KEYS
                     if not is_more:
                         family_table.forget(txn, family_id)
                 self._control.publish()
@@ -515,7 +525,8 @@ class LocalEngine:
 
     def _after_fork_in_child(self) -> None:
         self._workers, self._announcer, self._held = [], None, []
-        self._tending, self._expiry.picking = threading.RLock(), threading.RLock()
+        self._tending = threading.RLock()
+        self._expiry.fork()
         self._segments.wake_before_ms = ASLEEP_MS
         is_held, self._is_held = self._is_held, False
         if self._segments.on_first_use is None:
@@ -554,7 +565,8 @@ class LocalEngine:
         _open_engines.discard(self)
         # Somebody may hold the writer's turn for ever: nobody here waits for that any longer.
         self._control.writer.patience = min(self._control.writer.patience, CLOSE_PATIENCE)
-        for worker in (*self._workers, *([self._announcer] if self._announcer else [])):
+        # The announcer first: a callback under way may write, and so need a checkpoint.
+        for worker in (*([self._announcer] if self._announcer else []), *self._workers):
             worker.stop()
         if self._segments.on_first_use is not None:
             # The child of a fork that never used the store: all of it is the parent's.
@@ -573,6 +585,7 @@ class LocalEngine:
                     _log.warning("closing %s: %s", self._layout.root, error)
                 finally:
                     self._let_go()
+            self._expiry.tell_picked(self.clock.now_ms())
 
     def _let_go(self) -> None:
         self._segments.close()

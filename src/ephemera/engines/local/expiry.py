@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ephemera.core._block import block
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
@@ -27,6 +28,11 @@ from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
 
 _log = logging.getLogger("ephemera")
+
+BULK_KEYS = 50_000
+"""How many rows go from the base tier at once. Keys that die together are spread over its pages, and each
+commit writes every page that it touched: with ten times smaller batches a purge took four times as long.
+Whoever writes to segments does not wait for this."""
 
 
 class Dead(NamedTuple):
@@ -52,6 +58,9 @@ class Upcoming:
         self._families = families
         self._heaps: dict[int, SegmentDeadlines] = {}
         self.told = told
+        # A record may come after its deadline, at the end of a long transaction, and is not among
+        # what was told by then. So this stays where it was while `told` goes on.
+        self._told_by_others = told
 
     def follow(self) -> None:
         """Take in what was written, let go what moved to the base tier."""
@@ -69,6 +78,11 @@ class Upcoming:
         """Let go of every segment."""
         self._heaps = {}
 
+    def pass_over(self, told: Told) -> None:
+        """Another one told of all up to here."""
+        self._told_by_others = max(self._told_by_others, told)
+        self.told = max(self.told, told)
+
     @property
     def next_ms(self) -> int:
         return min((heap.next_ms for heap in self._heaps.values()), default=NEVER_MS)
@@ -84,18 +98,20 @@ class Upcoming:
             if segment is None or number == segment.number
         ]
         dead, _, told = self._segments.pop_dead(
-            heaps, self.told, until_ms, keys_max, self._families.live_ids, False
+            heaps, self._told_by_others, until_ms, keys_max, self._families.live_ids, False
         )
         if segment is None:
             # How far it went in one segment says nothing of the others.
-            self.told = told
+            self.told = max(self.told, told)
         return [Dead._make(one) for one in dead if one is not None]
 
     def count_dead(self, until_ms: int, keys_max: int) -> int:
         """Take as `pop_dead` does, and only say how many are gone."""
-        _, gone, self.told = self._segments.pop_dead(
-            list(self._heaps.values()), self.told, until_ms, keys_max, self._families.live_ids, True
+        heaps = list(self._heaps.values())
+        _, gone, told = self._segments.pop_dead(
+            heaps, self._told_by_others, until_ms, keys_max, self._families.live_ids, True
         )
+        self.told = max(self.told, told)
         return gone
 
 
@@ -115,7 +131,9 @@ class Expiry:
         self._on_removed = on_removed
         self._kept_told = base.file.told()
         self._upcoming = Upcoming(segments, families, self._kept_told)
-        self._callbacks: list[Callable[[Expired], object]] = []
+        self._callbacks: dict[object, Callable[[Expired], object]] = {}
+        self._picked: list[Dead] = []  # to be told
+        self._left_out: list[Dead] = []  # by a checkpoint that came to nothing
         # Held while the dead are picked, never while callbacks run.
         self.picking = threading.RLock()
         self._announced_ms: int | None = None
@@ -126,14 +144,19 @@ class Expiry:
     def close(self) -> None:
         self._upcoming.forget()
 
+    def fork(self) -> None:
+        """In the child: what was picked is the parent's to tell."""
+        self.picking = threading.RLock()
+        self._picked = []
+
     # -- callbacks
 
     def subscribe(self, callback: Callable[[Expired], object]) -> Callable[[], None]:
-        self._callbacks.append(callback)
+        token = object()
+        self._callbacks[token] = callback
 
         def unsubscribe() -> None:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+            self._callbacks.pop(token, None)
 
         return unsubscribe
 
@@ -145,6 +168,12 @@ class Expiry:
 
     def announce(self, now_ms: int) -> int:
         """Tell of all that died since the last call; returns when the next key will."""
+        next_ms = self.pick(now_ms)
+        self.tell_picked(now_ms)
+        return next_ms
+
+    def pick(self, now_ms: int) -> int:
+        """Note who died since the last call, to be told; returns when the next key will."""
         with self.picking:
             after_ms = -1 if self._announced_ms is None else self._announced_ms
             self._upcoming.follow()
@@ -156,25 +185,30 @@ class Expiry:
                     if found is not None:
                         dead.append(found)
             self._announced_ms = max(after_ms, now_ms)
-            next_ms = min(self._upcoming.next_ms, base.next_deadline_ms(self._announced_ms))
-        dead.sort()
+            dead.sort()
+            self._picked += dead
+            return min(self._upcoming.next_ms, base.next_deadline_ms(self._announced_ms))
+
+    def tell_picked(self, now_ms: int) -> None:
+        with self.picking:
+            dead, self._picked = self._picked, []
         self._tell(dead, now_ms)
-        return next_ms
 
     def stop_announcing(self) -> None:
         with self.picking:
             self._announced_ms = None
+            self._picked = []
 
-    def sweep(self, now_ms: int, keys_max: int) -> bool:
+    def sweep(self, now_ms: int) -> bool:
         """One batch of removal from the base tier; whether more is dead there."""
         with self.picking:
             is_announced = self._announced_ms is not None
             if is_announced:
                 now_ms = min(now_ms, self._announced_ms or 0)
-            removed, entries = self._remove_due(now_ms, keys_max)
+            removed, entries = self._remove_due(now_ms, BULK_KEYS)
             if not is_announced:
                 self._count(removed, now_ms, now_ms)
-        return entries == keys_max
+        return entries == BULK_KEYS
 
     def _remove_due(self, now_ms: int, keys_max: int) -> tuple[int, int]:
         """Remove from the base tier alone; how many keys really went, and how many entries."""
@@ -194,12 +228,18 @@ class Expiry:
 
     # -- with manual maintenance: exactly, by purging
 
-    def collect(self, segment: Segment, now_ms: int) -> list[Dead]:
+    @block
+    def leaving_out(self, segment: Segment, now_ms: int) -> Iterator[list[Dead]]:
         """What is dead and untold and will be left out, or replaced in the base tier, when this
-        segment is applied at `now_ms`."""
+        segment is applied at `now_ms`: by the block, or if that fails by the next one."""
+        self._left_out = self._collect(segment, now_ms)
+        yield self._left_out
+        self._left_out = []
+
+    def _collect(self, segment: Segment, now_ms: int) -> list[Dead]:
         with self.picking:
             self._upcoming.follow()
-            dead = self._upcoming.pop_dead(now_ms, segment=segment)
+            dead = self._left_out + self._upcoming.pop_dead(now_ms, segment=segment)
             cut = Cut([segment], [segment.position])
             base = self._base.file
             with base.reading() as txn:
@@ -219,11 +259,14 @@ class Expiry:
         """Remove the dead, earliest first, and commit per batch; returns how many there were."""
         total = 0
         with self.picking:
-            # Another store object may have purged since.
-            self._upcoming.told = max(self._upcoming.told, self._base.file.told())
+            kept_told = self._base.file.told()
+            if kept_told != self._kept_told:
+                # Another store object has purged since.
+                self._upcoming.pass_over(kept_told)
+                self._kept_told = kept_told
         while limit is None or total < limit:
-            want = batch if limit is None else min(batch, limit - total)
-            removed, is_more = self._purge_batch(now_ms, want)
+            left = sys.maxsize if limit is None else limit - total
+            removed, is_more = self._purge_batch(now_ms, min(batch, left), min(BULK_KEYS, left))
             total += removed
             if not is_more:
                 break
@@ -238,15 +281,16 @@ class Expiry:
                     write.set_told(self._upcoming.told)
                 self._kept_told = self._upcoming.told
 
-    def _purge_batch(self, now_ms: int, want: int) -> tuple[int, bool]:
-        """How many keys went, and whether there may be more."""
+    def _purge_batch(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool]:
+        """How many keys went, and whether there may be more. What goes from the base tier alone, with
+        nobody to tell, goes in `bulk`."""
         with self.picking:
             if self._announced_ms is not None:
                 # All that is dead was told of already, on time.
-                removed, entries = self._remove_due(min(now_ms, self._announced_ms), want)
-                return removed, entries == want
+                removed, entries = self._remove_due(min(now_ms, self._announced_ms), bulk)
+                return removed, entries == bulk
             self._upcoming.follow()
-            done = None if self._callbacks else self._purge_uniform(now_ms, want)
+            done = None if self._callbacks else self._purge_uniform(now_ms, want, bulk)
             if done is not None:
                 self._count(done[0], now_ms, now_ms)
                 return done
@@ -255,7 +299,7 @@ class Expiry:
         removed = sum(one.is_gone for one in dead)
         return removed, removed >= want
 
-    def _purge_uniform(self, now_ms: int, want: int) -> tuple[int, bool] | None:
+    def _purge_uniform(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool] | None:
         """When nobody listens and the dead are all in one place they go in bulk; else None."""
         base = self._base.file
         with base.reading() as txn:
@@ -264,8 +308,8 @@ class Expiry:
             is_below = bool(base.due(txn, now_ms, 1))
         if not is_dead(self._upcoming.next_ms, now_ms):
             # An entry whose key was written again since goes, and counts for nothing.
-            removed, entries = self._remove_due(now_ms, want) if is_below else (0, 0)
-            return removed, entries == want
+            removed, entries = self._remove_due(now_ms, bulk) if is_below else (0, 0)
+            return removed, entries == bulk
         if is_below:
             return None
         removed = self._upcoming.count_dead(now_ms, want)
@@ -324,7 +368,7 @@ class Expiry:
             family = self._families.name_of(one.family_id)
             if family is not None:
                 event = Expired(family, one.key, one.value, one.deadline_ms)
-                for callback in tuple(self._callbacks):
+                for callback in tuple(self._callbacks.values()):
                     _call(callback, event)
 
     def _count(self, dead: int, now_ms: int, earliest_ms: int) -> None:

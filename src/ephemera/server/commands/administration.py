@@ -31,6 +31,11 @@ CATEGORIES_OF_GROUPS = {
 
 
 SAVE_IN_PROGRESS = "ERR Background save already in progress"
+REWRITE_IN_PROGRESS = "ERR Background append only file rewriting already in progress"
+REWRITE_FIRST = (
+    "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in "
+    "order to schedule a BGSAVE whenever possible."
+)
 
 MORE_CATEGORIES = {
     "dbsize": ("keyspace",),
@@ -124,11 +129,12 @@ def time(call: Call) -> Reply:
 
 
 @command("SAVE", arity=1, flags="admin noscript no_async_loading no_multi", since="1.0.0",
-         summary="Answers when everything is on the disk and in the base tier.")  # fmt: skip
+         summary="Writes exports/dump.rdb in the store's directory, while everybody waits.")  # fmt: skip
 def save(call: Call) -> Reply:
-    if call.server.saving.is_running:
+    saving = call.server.saving
+    if saving.running is saving.rdb:
         raise Refused(SAVE_IN_PROGRESS)
-    call.server.saving.save()
+    saving.save(saving.rdb)
     return OK
 
 
@@ -137,23 +143,31 @@ def save(call: Call) -> Reply:
 def bgsave(call: Call) -> Reply:
     if [option.lower() for option in call.args[1:]] not in ([], [b"schedule"]):
         raise Refused(SYNTAX_ERROR)
-    if call.server.saving.is_running:
+    saving = call.server.saving
+    saving.directory()
+    if saving.running is saving.rdb:
         raise Refused(SAVE_IN_PROGRESS)
-    call.server.saving.start()
-    return Simple(b"Background saving started")
+    if saving.running is saving.aof and len(call.args) == 1:
+        raise Refused(REWRITE_FIRST)
+    is_free = saving.running is None
+    call.server.after_commit(lambda: saving.start(saving.rdb))
+    return Simple(b"Background saving started" if is_free else b"Background saving scheduled")
 
 
 @command("BGREWRITEAOF", arity=1, flags="admin noscript no_async_loading", since="1.0.0",
-         summary="As BGSAVE: what the log holds goes to the base tier.")  # fmt: skip
+         summary="As BGSAVE, an append-only file: exports/appendonly.aof.")  # fmt: skip
 def bgrewriteaof(call: Call) -> Reply:
-    if call.server.saving.is_running:
-        raise Refused("ERR Background append only file rewriting already in progress")
-    call.server.saving.start()
-    return Simple(b"Background append only file rewriting started")
+    saving = call.server.saving
+    saving.directory()
+    if saving.running is saving.aof:
+        raise Refused(REWRITE_IN_PROGRESS)
+    word = b"started" if saving.running is None else b"scheduled"
+    call.server.after_commit(lambda: saving.start(saving.aof))
+    return Simple(b"Background append only file rewriting " + word)
 
 
 @command("LASTSAVE", arity=1, flags="loading stale fast", since="1.0.0",
-         summary="When everything was last saved, in seconds since 1970.")  # fmt: skip
+         summary="When dump.rdb was last written, in seconds since 1970.")  # fmt: skip
 def lastsave(call: Call) -> Reply:
     return call.server.saving.saved_ms // 1000
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hmac import compare_digest
 
 from ephemera.resp.replies import NO_REPLY, OK, Refused, Reply, Simple, Verbatim
-from ephemera.server.arguments import SYNTAX_ERROR, integer, integer32
+from ephemera.server.arguments import INTEGER_MAX, SYNTAX_ERROR, integer, integer32
 from ephemera.server.session import Call, Session, Silence
 from ephemera.server.settings import DATABASES, REDIS_VERSION
 from ephemera.server.table import Group
@@ -342,7 +342,10 @@ def client_pause(call: Call) -> Reply:
     millis = integer(call.args[2], "ERR timeout is not an integer or out of range")
     if millis < 0:
         raise Refused("ERR timeout is negative")
-    call.server.pause.begin(call.server.now_ms() + millis, holds_all=mode == b"all")
+    until_ms = call.server.now_ms() + millis
+    if until_ms > INTEGER_MAX:
+        raise Refused("ERR timeout is out of range")
+    call.server.pause.begin(until_ms, holds_all=mode == b"all")
     call.server.review()
     return OK
 

@@ -78,7 +78,8 @@ def _object(call: Call) -> Reply:
 
 def _reload(call: Call) -> Reply:
     """Everything to the disk, whatever the options: a restart would bring nothing else."""
-    call.server.saving.save()
+    call.server.store.sync()
+    call.server.store.checkpoint()
     return OK
 
 

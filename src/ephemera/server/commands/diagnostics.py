@@ -29,6 +29,8 @@ def info(call: Call) -> Reply:
 @command("MONITOR", arity=1, flags="admin noscript loading stale", since="1.0.0",
          summary="Shows every command that the server runs from here on.")  # fmt: skip
 def monitor(call: Call) -> Reply:
+    if call.server.is_inside_transaction:
+        raise Refused("ERR MONITOR isn't allowed for DENY BLOCKING client")
     if "O" not in call.session.marks:
         call.session.marks.add("O")
         call.server.monitor(call.session)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from ephemera.resp.replies import OK, Refused, Reply
 from ephemera.server import longdouble
 from ephemera.server.arguments import (
-    INTEGER_MAX,
     INTEGER_MIN,
     LIFETIMES,
+    NOT_AN_INTEGER,
     SYNTAX_ERROR,
     integer,
     lifetime,
     places,
 )
-from ephemera.server.events import APPEND, INCRBY, INCRBYFLOAT, SETRANGE
+from ephemera.server.events import APPEND, INCRBYFLOAT, SETRANGE
 from ephemera.server.session import Call
 from ephemera.server.table import Group, KeyRange
 
@@ -62,6 +62,8 @@ def set_(call: Call) -> Reply:
     if len(args) == 3:
         keys.put(args[1], args[2])
         return OK
+    if len(args) == 5 and (unit := args[3].lower()) in (b"ex", b"px"):
+        return _store_for(call, args[1], args[2], unit, args[4])
     options = _set_options(args)
     _, key, value = args[:3]
     life = None
@@ -128,17 +130,18 @@ def setnx(call: Call) -> Reply:
 @command("SETEX", arity=4, flags="write denyoom", keys=KeyRange(1), since="2.0.0",
          summary="Stores a value for so many seconds.")  # fmt: skip
 def setex(call: Call) -> Reply:
-    return _store_for(call, b"ex")
+    _, key, time, value = call.args
+    return _store_for(call, key, value, b"ex", time)
 
 
 @command("PSETEX", arity=4, flags="write denyoom", keys=KeyRange(1), since="2.6.0",
          summary="Stores a value for so many milliseconds.")  # fmt: skip
 def psetex(call: Call) -> Reply:
-    return _store_for(call, b"px")
-
-
-def _store_for(call: Call, unit: bytes) -> Reply:
     _, key, time, value = call.args
+    return _store_for(call, key, value, b"px", time)
+
+
+def _store_for(call: Call, key: bytes, value: bytes, unit: bytes, time: bytes) -> Reply:
     life = lifetime(unit, time, now_ms=call.server.now_ms(), command=call.command.name)
     call.keys.put(key, value, life.ttl_ms)
     return OK
@@ -309,13 +312,12 @@ def decrby(call: Call) -> Reply:
 
 
 def _add(call: Call, step: int) -> int:
-    key = call.args[1]
-    old = call.keys.peek(key)
-    total = step if old is None else integer(old) + step
-    if not INTEGER_MIN <= total <= INTEGER_MAX:
+    addition = call.keys.add(call.args[1], step)
+    if addition.is_no_number:
+        raise Refused(NOT_AN_INTEGER)
+    if addition.is_out_of_range:
         raise Refused("ERR increment or decrement would overflow")
-    call.keys.replace(key, old, b"%d" % total, INCRBY)
-    return total
+    return addition.total
 
 
 @command("INCRBYFLOAT", arity=3, flags="write denyoom fast", keys=KeyRange(1), since="2.6.0",

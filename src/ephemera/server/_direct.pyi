@@ -1,0 +1,99 @@
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ephemera.core._counter import Addition
+from ephemera.core.keyvalue import KeyValue
+from ephemera.resp.parser import Parser, Request
+from ephemera.resp.replies import Reply, Simple
+from ephemera.server.events import Event
+
+if TYPE_CHECKING:
+    from ephemera import Family
+    from ephemera.server.database import Database
+    from ephemera.server.server import OnChange, Server
+    from ephemera.server.session import Session
+    from ephemera.server.settings import Settings
+    from ephemera.server.table import Command, Handler
+
+POSTPONED: Simple
+LARGE_REPLY_BYTES: int
+OUTPUT_BYTES_PAUSE: int
+
+class Tally:
+    changes: int
+    hits: int
+    misses: int
+    input_bytes: int
+    output_bytes: int
+    listeners: list[OnChange]
+    tells_new_keys: bool
+    tells_misses: bool
+    settings: Settings
+
+class Counted:
+    handler: Handler
+    direct_arity: int
+    calls: int
+    failed: int
+    rejected: int
+    spent_ns: int
+
+class Call:
+    args: Request
+    command: Command
+    keys: Database
+    server: Server
+    session: Session
+    def __init__(self, session: Session, command: Command) -> None: ...
+
+class Keys:
+    number: int
+    space: Family
+    @property
+    def tally(self) -> Server: ...
+    def __init__(
+        self, tally: Server, number: int, space: Family, engine: KeyValue | None
+    ) -> None: ...
+    def put_by_rule(self, key: bytes, value: bytes, ttl_ms: int | None) -> None: ...
+    def add_by_rule(self, key: bytes, addition: Addition) -> None: ...
+    def peek(self, key: bytes) -> bytes | None: ...
+    def get(self, key: bytes) -> bytes | None: ...
+    def put(
+        self, key: bytes, value: bytes, ttl_ms: int | None = None, event: Event = ...
+    ) -> None: ...
+    def add(self, key: bytes, step: int) -> Addition: ...
+
+class Answering:
+    is_direct: bool
+    is_closing: bool
+    has_waiting: bool
+    is_postponed: bool
+    protocol: int
+    active_ms: int
+    @property
+    def is_answering(self) -> bool: ...
+    @property
+    def parser(self) -> Parser: ...
+    call: Call
+    def __init__(
+        self,
+        tally: Server,
+        parser: Parser,
+        by_name: dict[bytes, Command],
+        now_ms: Callable[[], int],
+    ) -> None: ...
+    def answer_specially(self, args: Request) -> tuple[Command | None, Reply]: ...
+    def refuse(self, command: Command, error: Exception) -> Reply: ...
+    def postpone(self, args: Request) -> None: ...
+    def keep_waiting(self, requests: Iterator[Request]) -> None: ...
+    def look_for_error(self) -> None: ...
+    def feed(self, data: bytes) -> bytes: ...
+    def go_on_with(self, requests: Iterator[Request]) -> bytes: ...
+    def write(self, data: bytes) -> None: ...
+    def write_after_this(self, data: bytes) -> None: ...
+
+class Receiving:
+    session: Session
+    write: Callable[[bytes], object]
+    def data_received(self, data: bytes) -> None: ...
+    def finish(self, out: bytes) -> None: ...
