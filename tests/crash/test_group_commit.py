@@ -90,6 +90,27 @@ def test_sixteen_threads_share_syncs(path: Path) -> None:
         assert store.stats()["syncs"] <= 11 < store.count() == 81
 
 
+def put_often(store: Store, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        store.put(b"%d" % number, b"x")
+
+
+def test_threads_share_the_syncs_of_the_system_too(path: Path) -> None:
+    # Nothing stands between the store and the system here: the syncs are done without the GIL.
+    with open_over(path, Files()) as store:
+        before = store.stats()["syncs"]
+        threads = [
+            threading.Thread(target=put_often, args=(store, 100 * number, 100))
+            for number in range(THREADS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.count() == 1 + 100 * THREADS
+        assert 100 <= store.stats()["syncs"] - before <= 100 * THREADS
+
+
 def test_a_write_is_acknowledged_only_after_a_sync_that_began_after_it(path: Path) -> None:
     files = GatedFiles()
     with open_over(path, files) as store:

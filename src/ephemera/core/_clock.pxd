@@ -6,7 +6,7 @@ cdef extern from "<time.h>" nogil:
         long tv_sec
         long tv_nsec
 
-cpdef int64_t elapsed_ns() noexcept
+cpdef int64_t elapsed_ns() noexcept nogil
 # Absolute instants, for waits.
 cdef void monotonic_after(timespec *out, long ms) noexcept nogil
 cdef void wall_after(timespec *out, long ms) noexcept nogil

@@ -56,7 +56,7 @@ def wall_ms() -> int:
     return _read_ms(CLOCK_REALTIME)
 
 
-cpdef int64_t elapsed_ns() noexcept:
+cpdef int64_t elapsed_ns() noexcept nogil:
     """A stopwatch reading for work budgets; differences alone have a meaning."""
     cdef timespec t
     clock_gettime(CLOCK_MONOTONIC, &t)

@@ -28,10 +28,12 @@ cdef struct Page:
     int64_t clock_offset
     uint64_t hash_seed
     uint64_t synced
-    uint32_t sync_turn
+    uint32_t syncs_begun
+    uint32_t sync_gates[2]
     uint32_t sync_arrivals
     uint32_t sync_group_from
     uint32_t sync_group_full
+    uint64_t sync_ns
     uint64_t failed
     uint64_t has_died
     uint64_t size_limit
@@ -63,8 +65,5 @@ cdef class Control:
     cdef readonly Lock writer
     cdef readonly Lock syncer
     cdef readonly object memory
-    cdef int _join_sync(self, uint64_t wanted) noexcept nogil
-    cdef _lead_sync(self, uint64_t wanted, sync)
-    cdef void _gather(self) noexcept nogil
     cdef bint take_writer(self, double timeout) except -1
     cdef bint note_death(self, bint has_died) noexcept

@@ -27,9 +27,6 @@ cdef extern from "<errno.h>" nogil:
     int ETIMEDOUT
 
 cdef extern from "_shared.h" nogil:
-    bint eph_word_wait(uint32_t *word, uint32_t seen, long us)
-    void eph_word_wake_one(uint32_t *word)
-    uint32_t add32 "eph_add32"(uint32_t *at, int v)
     int eph_lock_wait(eph_lock *lock, const timespec *monotonic_until, const timespec *wall_until)
 
 cdef extern from *:
@@ -46,12 +43,6 @@ cdef enum:
     WRITER_AT = 1024
     SYNCER_AT = 1152
     WAIT_SLICE_MS = 50
-    GATHER_US = 300
-    # What became of a wait for a sync; else it is the errno of the syncer's lock.
-    COVERED = 0
-    LEADS = -1
-    FAILED = -2
-    WAITED = -3
 
 cdef const char *MAGIC = b"EPHCTRL1"
 
@@ -267,89 +258,6 @@ cdef class Control:
     def synced(self, where):
         # One word, so that no reader ever sees half of a change.
         eph_store64(&self.page.synced, <uint64_t> where[0] << 32 | <uint64_t> where[1] // 8)
-
-    def wait_synced(self, uint64_t number, uint64_t position, sync, double timeout) -> None:
-        """Return once everything up to this position is on the disk; `sync` puts it there.
-
-        One sync serves every writer that waits. Whoever gets the syncer's lock leads: it gives as
-        many as came for the last sync a moment to come again, and syncs all that is written by
-        then. The others wait for the end of that sync and look again.
-        """
-        cdef uint64_t wanted = number << 32 | position // 8
-        cdef double waited = 0
-        cdef int found
-        if add32(&self.page.sync_arrivals, 1) == eph_load32(&self.page.sync_group_full):
-            eph_word_wake_one(&self.page.sync_arrivals)
-        while True:
-            with nogil:
-                found = self._join_sync(wanted)
-            if found == COVERED:
-                # One wakes the next, when it has the GIL: all at once would only wait for that.
-                eph_word_wake_one(&self.page.sync_turn)
-                return
-            if found == LEADS:
-                self._lead_sync(wanted, sync)
-                if eph_load64(&self.page.synced) < wanted:
-                    return    # its segment is in the base tier by now
-            elif found == FAILED:
-                raise StoreFailed("a sync of this store failed: close it and open it again")
-            elif found != WAITED:
-                raise StoreFailed(f"the syncer's lock failed with error {found}")
-            else:
-                waited += WAIT_SLICE_MS / 1000.0
-                if waited >= timeout:
-                    raise StoreFailed(
-                        f"no sync came to an end within {timeout:g} s: what was just written is"
-                        " visible, and whether it is on the disk is unknown"
-                    )
-                PyErr_CheckSignals()
-
-    cdef int _join_sync(self, uint64_t wanted) noexcept nogil:
-        """Wait for the sync under way, or lead the next one with the syncer's lock; not for long."""
-        cdef uint32_t turn = eph_load32(&self.page.sync_turn), seen
-        cdef int rc
-        while True:
-            seen = turn
-            if eph_load64(&self.page.synced) >= wanted:
-                return COVERED
-            if eph_load64(&self.page.failed):
-                return FAILED
-            rc = eph_lock_try(&self.syncer.lock)
-            if rc == 0 or rc == EOWNERDEAD:
-                return LEADS
-            if rc != EBUSY:
-                return rc
-            if eph_word_wait(&self.page.sync_turn, seen, WAIT_SLICE_MS * 1000):
-                return WAITED
-            turn = eph_load32(&self.page.sync_turn)
-            if turn != seen and eph_load64(&self.page.synced) < wanted:
-                # This one has still to wait, or to lead; another may be done.
-                eph_word_wake_one(&self.page.sync_turn)
-
-    cdef _lead_sync(self, uint64_t wanted, sync):
-        try:
-            with nogil:
-                self._gather()
-            if eph_load64(&self.page.synced) < wanted:
-                sync()
-        finally:
-            self.syncer.release()
-            add32(&self.page.sync_turn, 1)
-            eph_word_wake_one(&self.page.sync_turn)
-
-    cdef void _gather(self) noexcept nogil:
-        """Wait for as many as came for the last sync, if it is not for long."""
-        cdef uint32_t full = eph_load32(&self.page.sync_group_full)
-        cdef uint32_t arrivals = eph_load32(&self.page.sync_arrivals)
-        cdef bint is_late = False
-        while <int32_t> (full - arrivals) > 0 and not is_late:
-            is_late = eph_word_wait(&self.page.sync_arrivals, arrivals, GATHER_US)
-            arrivals = eph_load32(&self.page.sync_arrivals)
-        # The next group is complete when as many came as to this one.
-        eph_store32(
-            &self.page.sync_group_full, arrivals + (arrivals - self.page.sync_group_from)
-        )
-        self.page.sync_group_from = arrivals
 
     cdef bint take_writer(self, double timeout) except -1:
         """Take the writer's lock; True until somebody has seen to a holder that died inside."""

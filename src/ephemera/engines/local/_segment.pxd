@@ -112,6 +112,7 @@ cdef class Segment:
     ) noexcept
     cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil
     cdef void publish(self, uint64_t position) noexcept nogil
+    cdef void note_synced(self, uint64_t synced, int64_t clock_ms) noexcept nogil
     cdef void _reindex(self, uint64_t end) noexcept nogil
     cdef uint64_t _count_indexed(self, uint64_t end) except? 0
     cdef Run sorted_run(self, uint64_t limit)
@@ -130,10 +131,19 @@ cdef struct Due:
     uint64_t position
 
 
+cdef struct Dues:
+    # Those from `start` on, in room for more.
+    Due *at
+    Py_ssize_t start
+    Py_ssize_t size
+    Py_ssize_t room
+
+
 cdef class SegmentDeadlines:
     cdef readonly Segment segment
     cdef uint64_t followed
-    cdef Due *heap
-    cdef Py_ssize_t size, room
-    cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1
+    cdef Dues queue
+    cdef Dues heap
+    cdef Due *first(self) noexcept
     cdef void drop(self) noexcept
+    cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1

@@ -27,7 +27,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -273,6 +273,9 @@ cdef class Segment:
 
     def stamp(self, uint64_t synced, int64_t clock_ms) -> None:
         """Note that all up to `synced` is on the disk, and what time it was."""
+        self.note_synced(synced, clock_ms)
+
+    cdef void note_synced(self, uint64_t synced, int64_t clock_ms) noexcept nogil:
         cdef Stamp *s = <Stamp *> (self.start + STAMP_AT)
         s.synced = synced
         s.clock_ms = clock_ms
@@ -727,17 +730,22 @@ BELOW = _Below()
 
 
 cdef class SegmentDeadlines:
-    """The deadlines of one segment's records, earliest first: a heap that follows the head."""
+    """The deadlines of one segment's records, earliest first, as far as its head was followed.
+
+    Most come in order, because most keys of a store live equally long: those wait in a queue, and
+    only the others in a heap.
+    """
 
     def __init__(self, Segment segment not None):
         self.segment = segment
         self.followed = segment.data_at
 
     def __dealloc__(self):
-        PyMem_RawFree(self.heap)
+        PyMem_RawFree(self.queue.at)
+        PyMem_RawFree(self.heap.at)
 
     def __len__(self):
-        return self.size
+        return self.queue.size - self.queue.start + self.heap.size
 
     def follow(self) -> None:
         """Take in what was written since the last call."""
@@ -756,60 +764,89 @@ cdef class SegmentDeadlines:
     @property
     def next_ms(self) -> int:
         """The earliest deadline; NEVER_MS when there is none."""
-        return self.heap[0].deadline_ms if self.size else NEVER
+        cdef Due *due = self.first()
+        return NEVER if due == NULL else due.deadline_ms
 
     def pop(self) -> int:
         """Remove the earliest and say where its record lies."""
+        cdef Due *due = self.first()
         cdef uint64_t position
-        if self.size == 0:
+        if due == NULL:
             raise IndexError("no deadlines")
-        position = self.heap[0].position
+        position = due.position
         self.drop()
         return position
 
+    cdef Due *first(self) noexcept:
+        """The earliest, or NULL."""
+        cdef Due *queued = &self.queue.at[self.queue.start]
+        if self.queue.start == self.queue.size:
+            return self.heap.at if self.heap.size else NULL
+        return self.heap.at if self.heap.size and _earlier(self.heap.at, queued) else queued
+
     cdef void drop(self) noexcept:
         """Remove the earliest of at least one."""
-        cdef Due last
-        cdef Py_ssize_t at = 0, child
-        self.size -= 1
-        last = self.heap[self.size]
-        while True:
-            child = 2 * at + 1
-            if child >= self.size:
-                break
-            if child + 1 < self.size and _earlier(&self.heap[child + 1], &self.heap[child]):
-                child += 1
-            if not _earlier(&self.heap[child], &last):
-                break
-            self.heap[at] = self.heap[child]
-            at = child
-        self.heap[at] = last
+        if self.first() == self.heap.at:
+            _drop_top(&self.heap)
+            return
+        self.queue.start += 1
+        if self.queue.start == self.queue.size:
+            self.queue.start = self.queue.size = 0
 
     cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1:
-        cdef Due *grown
-        cdef Due mine
-        cdef Py_ssize_t at, parent
-        if self.size == self.room:
-            self.room = 2 * self.room + 64
-            grown = <Due *> PyMem_RawMalloc(self.room * sizeof(Due))
-            if grown == NULL:
-                raise MemoryError()
-            if self.size:
-                memcpy(grown, self.heap, self.size * sizeof(Due))
-            PyMem_RawFree(self.heap)
-            self.heap = grown
-        mine.deadline_ms = deadline_ms
-        mine.position = position
-        at = self.size
-        self.size += 1
-        while at:
-            parent = (at - 1) // 2
-            if not _earlier(&mine, &self.heap[parent]):
-                break
-            self.heap[at] = self.heap[parent]
-            at = parent
-        self.heap[at] = mine
+        cdef Due mine = Due(deadline_ms, position)
+        cdef Dues *queue = &self.queue
+        # Positions only grow, so an equal deadline is in order too.
+        if queue.size == queue.start or queue.at[queue.size - 1].deadline_ms <= deadline_ms:
+            _make_room(queue)
+            queue.at[queue.size] = mine
+            queue.size += 1
+        else:
+            _make_room(&self.heap)
+            _add(&self.heap, mine)
         return 0
+
+
+cdef int _make_room(Dues *dues) except -1:
+    """For one more."""
+    cdef Due *grown
+    if dues.size == dues.room:
+        grown = <Due *> PyMem_RawRealloc(dues.at, (2 * dues.room + 64) * sizeof(Due))
+        if grown == NULL:
+            raise MemoryError()
+        dues.at = grown
+        dues.room = 2 * dues.room + 64
+    return 0
+
+
+cdef void _add(Dues *heap, Due mine) noexcept:
+    cdef Py_ssize_t at = heap.size, parent
+    heap.size += 1
+    while at:
+        parent = (at - 1) // 2
+        if not _earlier(&mine, &heap.at[parent]):
+            break
+        heap.at[at] = heap.at[parent]
+        at = parent
+    heap.at[at] = mine
+
+
+cdef void _drop_top(Dues *heap) noexcept:
+    cdef Due last
+    cdef Py_ssize_t at = 0, child
+    heap.size -= 1
+    last = heap.at[heap.size]
+    while True:
+        child = 2 * at + 1
+        if child >= heap.size:
+            break
+        if child + 1 < heap.size and _earlier(&heap.at[child + 1], &heap.at[child]):
+            child += 1
+        if not _earlier(&heap.at[child], &last):
+            break
+        heap.at[at] = heap.at[child]
+        at = child
+    heap.at[at] = last
 
 
 cdef inline bint _earlier(Due *a, Due *b) noexcept nogil:

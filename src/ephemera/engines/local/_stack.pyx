@@ -23,6 +23,7 @@ from ephemera.engines.local._control cimport Control, Turn, eph_load64, turn_of
 from ephemera.engines.local._segment cimport (
     DELETED,
     MORE,
+    Due,
     Found,
     Record,
     Segment,
@@ -100,15 +101,25 @@ cdef tuple _dead_tuple(Record *r, RowHead *head, bint is_gone):
     )
 
 
-cdef SegmentDeadlines _earliest(list heaps, int64_t until_ms):
-    """The heap whose first deadline comes first; None when none is dead by `until_ms`."""
-    cdef SegmentDeadlines heap, best = None
-    for heap in heaps:
-        if heap.size and (best is None or heap.heap[0].deadline_ms < best.heap[0].deadline_ms):
-            best = heap
-    if best is None or not is_dead_ms(best.heap[0].deadline_ms, until_ms):
-        return None
-    return best
+cdef SegmentDeadlines _earliest(list all_deadlines, int64_t until_ms):
+    """Those whose first comes first; None when none is dead by `until_ms`."""
+    cdef SegmentDeadlines deadlines, best = None
+    cdef Due *due
+    cdef int64_t best_ms = 0
+    for deadlines in all_deadlines:
+        due = deadlines.first()
+        if due != NULL and (best is None or due.deadline_ms < best_ms):
+            best, best_ms = deadlines, due.deadline_ms
+    return best if best is not None and is_dead_ms(best_ms, until_ms) else None
+
+
+cdef inline bint _is_up_to(
+    const Due *due, uint64_t number, int64_t last_ms, uint64_t last_number, uint64_t last_position
+) noexcept:
+    """Whether it comes not after the last one that was told of."""
+    if due.deadline_ms != last_ms:
+        return due.deadline_ms < last_ms
+    return number < last_number or (number == last_number and due.position <= last_position)
 
 
 cdef inline int _check_family(FamilyRef family) except -1:
@@ -161,7 +172,7 @@ cdef class SegmentStack:
     def writer_died(self):
         raise TypeError("writer_died")
 
-    def acknowledge(self, uint64_t number, uint64_t position):
+    def acknowledge(self, Segment segment, uint64_t position):
         raise TypeError("acknowledge")
 
     def wake(self):
@@ -226,49 +237,50 @@ cdef class SegmentStack:
         return row
 
     def pop_dead(
-        self, list heaps not None, tuple told not None, int64_t until_ms, Py_ssize_t keys_max,
+        self, list all_deadlines not None, tuple told not None, int64_t until_ms, Py_ssize_t keys_max,
         names, bint is_counting
     ):
         """Take from these deadlines of segments, oldest first, the keys that died up to `until_ms`.
 
         Returns up to `keys_max` of (deadline, family id, key, value, whether nothing replaced it), or
-        None for each when only counting; how many nothing has replaced; and how far that went:
+        none when only counting; how many nothing has replaced; and how far that went:
         deadline, segment, position. Left out is what was replaced while it lived, what had been
         `told`, and what is of no family in `names`.
         """
         cdef list dead = []
         cdef Py_ssize_t gone = 0
-        cdef SegmentDeadlines heap
+        cdef SegmentDeadlines deadlines
+        cdef Segment segment
+        cdef Due due
         cdef Record *r
         cdef RowHead head
         cdef int fate
         cdef int64_t last_ms = told[0]
-        cdef uint64_t last_number = told[1], last_position = told[2], position
+        cdef uint64_t last_number = told[1], last_position = told[2]
         cdef int64_t known_family = -1
         self._look()
         while gone < keys_max:
-            heap = _earliest(heaps, until_ms)
-            if heap is None:
+            deadlines = _earliest(all_deadlines, until_ms)
+            if deadlines is None:
                 break
-            position = heap.heap[0].position
-            if heap.heap[0].deadline_ms < last_ms or (
-                heap.heap[0].deadline_ms == last_ms
-                and (heap.segment.number, position) <= (last_number, last_position)
-            ):
-                heap.drop()
+            due = deadlines.first()[0]
+            segment = deadlines.segment
+            if _is_up_to(&due, segment.number, last_ms, last_number, last_position):
+                deadlines.drop()
                 continue
-            r = <Record *> (heap.segment.start + position)
-            heap.segment.open_record(r, position, &head)
+            r = <Record *> (segment.start + due.position)
+            segment.open_record(r, due.position, &head)
             fate = self._fate(
-                r.family, key_of(r), r.key_size, heap.segment.number, position, head.deadline_ms
+                r.family, key_of(r), r.key_size, segment.number, due.position, head.deadline_ms
             )
-            heap.drop()
-            last_ms, last_number, last_position = head.deadline_ms, heap.segment.number, position
+            deadlines.drop()
+            last_ms, last_number, last_position = head.deadline_ms, segment.number, due.position
             if fate == REPLACED_ALIVE or (known_family != r.family and r.family not in names):
                 continue
             known_family = r.family
             gone += fate == NEWEST
-            dead.append(None if is_counting else _dead_tuple(r, &head, fate == NEWEST))
+            if not is_counting:
+                dead.append(_dead_tuple(r, &head, fate == NEWEST))
         return dead, gone, (last_ms, last_number, last_position)
 
     def outlived_below(self, uint32_t family, bytes key not None, int64_t deadline_ms):
@@ -390,7 +402,7 @@ cdef class SegmentStack:
         if deadline_ms < self.wake_before_ms:
             self.wake()
         if self.syncs_each if durable is None else durable:
-            self.acknowledge(segment.number, position)
+            self.acknowledge(segment, position)
         return 0
 
     def put(

@@ -103,7 +103,7 @@ class Upcoming:
         if segment is None:
             # How far it went in one segment says nothing of the others.
             self.told = max(self.told, told)
-        return [Dead._make(one) for one in dead if one is not None]
+        return [Dead._make(one) for one in dead]
 
     def count_dead(self, until_ms: int, keys_max: int) -> int:
         """Take as `pop_dead` does, and only say how many are gone."""

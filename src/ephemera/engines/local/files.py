@@ -51,6 +51,11 @@ class Mapped:
 class Files:
     """The operating system as it is. Tests substitute one that fails, tears and forgets."""
 
+    @property
+    def syncs_directly(self) -> bool:
+        """Whether `sync` is the mapping's own and nothing else, so that nobody need ask here."""
+        return type(self).sync is Files.sync and not _IS_DARWIN
+
     def create_mapped(self, path: Path, size: int, fill: Callable[[memoryview], object]) -> Mapped:
         """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
 

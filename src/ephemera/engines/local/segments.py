@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed
+from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
 from ephemera.engines.local._stack import SegmentStack
@@ -51,11 +52,11 @@ class Segments(SegmentStack):
         self._files = files
         self._base = base
         self._segment_bytes = segment_bytes
+        self._commit = GroupCommit(control, syncs_directly=files.syncs_directly)
         self._mapped: dict[int, tuple[Segment, Mapped]] = {}
         self.refreshing = threading.RLock()
         self.is_closed = False
         self.life = 0
-        self.syncs = 0
         self.retired_bytes = 0  # of the records in segments that this process let go
         self.on_first_use: Callable[[], None] | None = None
         self.on_refresh: Callable[[], None] = _nothing
@@ -183,7 +184,7 @@ class Segments(SegmentStack):
         self.refresh()
         frozen = self.segments[1:] if self.control.active else self.segments
         if frozen:
-            self.acknowledge(frozen[0].number, frozen[0].position)
+            self.acknowledge(frozen[0], frozen[0].position)
         return frozen[::-1]
 
     def retire(self, number: int) -> None:
@@ -198,18 +199,24 @@ class Segments(SegmentStack):
 
     # -- syncing
 
-    def acknowledge(self, number: int, position: int) -> None:
+    def acknowledge(self, segment: Segment, position: int) -> None:
         """Return once everything up to this position of this segment is on the disk."""
-        self.control.wait_synced(number, position, self._sync_all, SYNC_TIMEOUT)
+        self._commit.wait(segment, position, self.now_ms(), self._sync_all, SYNC_TIMEOUT)
+
+    @property
+    def syncs(self) -> int:
+        """How many syncs this process did."""
+        return self._commit.syncs
 
     def sync(self) -> None:
         """Put everything that was written on the disk."""
         self.refresh()
         if self.segments:
-            self.acknowledge(self.segments[0].number, self.segments[0].position)
+            self.acknowledge(self.segments[0], self.segments[0].position)
 
-    def _sync_all(self) -> None:
+    def _sync_all(self) -> int:
         self.look()
+        syncs = 0
         done_number, done_position = self.control.synced
         now_ms = self.now_ms()
         # Oldest first: what is synced of a segment implies that all before it is.
@@ -228,9 +235,10 @@ class Segments(SegmentStack):
                 # The kernel may have dropped the pages: a second try would lie.
                 self.control.fail()
                 raise StoreFailed(f"syncing {mapped.path} failed: {error}") from error
-            self.syncs += 1
+            syncs += 1
             segment.stamp(position, now_ms)
             self.control.synced = (segment.number, position)
+        return syncs
 
     def fork(self, on_first_use: Callable[[], None]) -> None:
         """In the child: nothing goes on before `on_first_use`, at the first use, has attached it."""
