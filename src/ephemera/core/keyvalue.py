@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ephemera.core.clock import Clock
-from ephemera.core.errors import InvalidArgument
+from ephemera.core.errors import InvalidArgument, UnsupportedOperation
 from ephemera.core.row import Row
 
 
@@ -28,6 +28,25 @@ class Capability(enum.Enum):
     SNAPSHOTS = "snapshots"
     EXPIRY_EVENTS = "expiry events"
     BACKUP = "backup to a directory"
+
+
+def unsupported(engine: str, capability: Capability, alternative: str) -> UnsupportedOperation:
+    """What an engine raises that is asked for a capability it does not have.
+
+    >>> unsupported("memory", Capability.BACKUP, "open a store at a path")
+    UnsupportedOperation('the memory engine has no backup to a directory: open a store at a path')
+    """
+    return UnsupportedOperation(f"the {engine} engine has no {capability.value}: {alternative}")
+
+
+class Waits(enum.Enum):
+    """How the operations of an engine wait, for whoever must not: see `ephemera.aio`."""
+
+    FOR_TURNS = (
+        "a read never waits; a write waits for its turn or the disk; a turn belongs to its thread"
+    )
+    FOR_REPLIES = "every operation blocks its thread until a server replies"
+    ON_A_LOOP = "every operation waits by `ephemera.core.waiting.wait`, on an event loop"
 
 
 NO_DEFAULT_TTL_MS = 0
@@ -188,6 +207,7 @@ class KeyValue(Access, Protocol):
     name: str
     clock: Clock
     capabilities: frozenset[Capability]
+    waits: Waits
     is_read_only: bool
 
     def snapshot(self) -> View: ...

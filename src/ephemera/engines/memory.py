@@ -24,7 +24,6 @@ from ephemera.core.errors import (
     ReadOnly,
     StoreBusy,
     StoreClosed,
-    UnsupportedOperation,
 )
 from ephemera.core.expiry import duration_ms, is_dead
 from ephemera.core.keyvalue import (
@@ -33,8 +32,10 @@ from ephemera.core.keyvalue import (
     CheckReport,
     Expired,
     Range,
+    Waits,
     Write,
     family_dropped,
+    unsupported,
 )
 from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row
@@ -255,6 +256,7 @@ class MemoryEngine:
             Capability.EXPIRY_EVENTS,
         }
     )
+    waits = Waits.FOR_TURNS
 
     def __init__(self, options: Options) -> None:
         self.clock: Clock = SteadyClock() if options.clock is None else options.clock
@@ -657,7 +659,7 @@ class MemoryEngine:
     def backup(self, path: str) -> None:
         with self._lock:
             self.check_open()
-        raise UnsupportedOperation("a store in memory has no backup: open one at a path")
+        raise unsupported(self.name, Capability.BACKUP, "export it, or open a store at a path")
 
     def compact(self) -> None:
         with self._lock:

@@ -29,7 +29,7 @@ from ephemera.core.errors import (
     StoreFull,
 )
 from ephemera.core.expiry import is_dead
-from ephemera.core.keyvalue import Capability, CheckReport, Expired, Range
+from ephemera.core.keyvalue import Capability, CheckReport, Expired, Range, Waits
 from ephemera.core.options import Options
 from ephemera.core.row import Row
 from ephemera.engines.local import families as family_table
@@ -87,6 +87,7 @@ class LocalEngine:
 
     name = "local"
     capabilities = frozenset(Capability)
+    waits = Waits.FOR_TURNS
 
     def __init__(self, path: str, options: Options, files: Files | None = None) -> None:
         maintenance.close_forgotten()
