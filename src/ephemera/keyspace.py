@@ -35,7 +35,7 @@ from ephemera.core.expiry import (
     show,
     to_datetime,
 )
-from ephemera.core.keyvalue import Access, Change, FamilyRef, Range, Write, prefix_range
+from ephemera.core.keyvalue import Access, Bulk, Change, FamilyRef, Range, Write, prefix_range
 from ephemera.core.row import NEVER_MS, Row
 
 T = TypeVar("T")
@@ -404,6 +404,8 @@ class Keyspace:
         """
         wanted = encode_keys(keys)
         now_ms = self._now_ms()
+        if isinstance(self._access, Bulk):
+            return self._access.get_many(self._ref, wanted, now_ms)
         found = ((key, self._get(self._ref, key, now_ms)) for key in wanted)
         return {key: value for key, value in found if value is not None}
 

@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 
 from ephemera.core.arguments import DEFAULT_FAMILY, check_family_name, count_at_least
 from ephemera.core.clock import Clock
-from ephemera.core.errors import InvalidArgument, StoreClosed, UnsupportedOperation
+from ephemera.core.errors import InvalidArgument, StoreClosed
 from ephemera.core.expiry import Ttl, TtlLike, duration_ms
 from ephemera.core.keyvalue import (
     NO_DEFAULT_TTL_MS,
@@ -73,9 +73,9 @@ def _engine(url: object, options: Options) -> KeyValue:
 
         engine = SlateEngine(place, options)
     elif scheme in REDIS_SCHEMES:
-        from ephemera.engines.redis import RedisEngine
+        from ephemera.engines.redis import open_engine
 
-        engine = RedisEngine(place, options)
+        engine = open_engine(place, options)
     elif scheme or not place:
         raise InvalidArgument(f"a store is opened by {ALLOWED_URLS}, not {place!r}")
     else:

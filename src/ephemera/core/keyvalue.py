@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, UnsupportedOperation
@@ -199,6 +199,23 @@ class Access(Protocol):
         ...
 
     def clear(self, family: FamilyRef) -> None: ...
+
+
+@runtime_checkable
+class Bulk(Protocol):
+    """An access for which many keys in one call are cheaper than one after the other."""
+
+    def get_many(
+        self, family: FamilyRef, keys: Sequence[bytes], now_ms: int
+    ) -> dict[bytes, bytes]:
+        """The values of those that are alive."""
+        ...
+
+    def delete_many(
+        self, family: FamilyRef, keys: Sequence[bytes], *, durable: bool | None
+    ) -> int:
+        """How many were there. All go at once if the engine has transactions."""
+        ...
 
 
 class KeyValue(Access, Protocol):
