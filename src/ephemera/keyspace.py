@@ -133,7 +133,7 @@ class Keyspace:
         """
         now_ms = self._now_ms()
         row = self._access.row(self._ref, encode_key(key), now_ms)
-        return None if row is None else _entry(row, now_ms)
+        return None if row is None else entry_of(row, now_ms)
 
     def ttl(self, key: BytesLike) -> float | None:
         """The seconds left until the deadline, None without one. Raises KeyError when absent.
@@ -464,7 +464,8 @@ class Keyspace:
         >>> list(store.scan("a:", reverse=True))
         [(b'a:2', b'y'), (b'a:1', b'x')]
         """
-        rows = self._rows(prefix, start, end, reverse, limit)
+        count = check_limit(limit)
+        rows = islice(self._rows(prefix, start, end, reverse), count)
         return ((key, row.value) for key, row in rows)
 
     def entries(
@@ -484,22 +485,22 @@ class Keyspace:
         >>> [(key, entry.value, entry.ttl) for key, entry in store.entries()]
         [(b'code', b'492817', 60.0)]
         """
-        rows = self._rows(prefix, start, end, reverse, limit)
-        return ((key, _entry(row, self._now_ms())) for key, row in rows)
+        count = check_limit(limit)
+        rows = islice(self._rows(prefix, start, end, reverse), count)
+        return ((key, entry_of(row, self._now_ms())) for key, row in rows)
 
     def _rows(
-        self, prefix: object, start: object, end: object, reverse: object, limit: object
+        self, prefix: object, start: object, end: object, reverse: object
     ) -> Iterator[tuple[bytes, Row]]:
         if not isinstance(reverse, bool):
             raise InvalidArgument(f"reverse must be True or False, not {reverse!r}")
-        count = None if limit is None else count_at_least(limit, 0, name="limit")
         bounds = prefix_range(
             encode_bound(prefix, name="prefix"),
             b"" if start is None else encode_bound(start, name="start"),
             None if end is None else encode_bound(end, name="end"),
             is_reverse=reverse,
         )
-        return islice(self._access.scan(self._ref, bounds, None), count)
+        return self._access.scan(self._ref, bounds, None)
 
     def count(self) -> int:
         """How many keys are alive.
@@ -617,6 +618,11 @@ class Keyspace:
         return self._store_ttl_ms if own_ms is None else own_ms or None
 
 
+def check_limit(limit: object) -> int | None:
+    """How many pairs a scan yields at most, or None for all."""
+    return None if limit is None else count_at_least(limit, 0, name="limit")
+
+
 def encode_keys(keys: Iterable[BytesLike]) -> list[bytes]:
     """The bytes of several keys, each once. Raises InvalidArgument when one of them is none."""
     if isinstance(keys, (bytes, bytearray, memoryview, str)) or not isinstance(keys, Iterable):
@@ -648,7 +654,8 @@ def _with_lifetime(row: Row, life: Lifetime) -> Row:
     return Row(row.value, row.written_ms, *life)
 
 
-def _entry(row: Row, now_ms: int) -> Entry:
+def entry_of(row: Row, now_ms: int) -> Entry:
+    """A row as its reader sees it at this instant."""
     return Entry(
         row.value,
         to_datetime(row.written_ms),

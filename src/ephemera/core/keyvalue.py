@@ -40,13 +40,10 @@ def unsupported(engine: str, capability: Capability, alternative: str) -> Unsupp
 
 
 class Waits(enum.Enum):
-    """How the operations of an engine wait, for whoever must not: see `ephemera.aio`."""
+    """What the operations of an engine wait for, for whoever must not wait: see `ephemera.aio`."""
 
-    FOR_TURNS = (
-        "a read never waits; a write waits for its turn or the disk; a turn belongs to its thread"
-    )
-    FOR_REPLIES = "every operation blocks its thread until a server replies"
-    ON_A_LOOP = "every operation waits by `ephemera.core.waiting.wait`, on an event loop"
+    FOR_TURNS = "writes wait for their turn or the disk, and reads of a key for nothing"
+    FOR_REPLIES = "every operation waits for something beyond this machine"
 
 
 NO_DEFAULT_TTL_MS = 0
