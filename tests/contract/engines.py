@@ -15,6 +15,7 @@ import ephemera
 from tests.contract.awaited import AwaitedStore
 from tests.contract.checkpointing import CheckpointingStore
 from tests.engines.redis import servers
+from tests.engines.slatedb import buckets
 
 TINY_SEGMENT_BYTES = 64 * 1024
 SMALL_SEGMENT_BYTES = 1024 * 1024
@@ -94,6 +95,23 @@ def ephemera_server(_place: Path) -> EngineUnderTest:
     return redis_at("ephemera-server", servers.url_of(servers.own_server()))
 
 
+def slatedb_file(place: Path) -> EngineUnderTest:
+    return slatedb_at("slatedb-file", buckets.file_url(place / "objects"))
+
+
+def slatedb_s3(_place: Path) -> EngineUnderTest:
+    return slatedb_at("slatedb-s3", buckets.s3_url())
+
+
+def slatedb_at(name: str, url: str) -> EngineUnderTest:
+    """A store on object storage that holds nothing yet."""
+
+    def open_store(clock: ephemera.Clock | None, **options: Any) -> ephemera.Store:
+        return ephemera.open(url, clock=clock, **options)
+
+    return EngineUnderTest(name, open_store, open_store)
+
+
 def aio_memory(_place: Path) -> EngineUnderTest:
     return awaited("aio-memory", "memory://")
 
@@ -122,6 +140,8 @@ ENGINES: dict[str, Callable[[Path], EngineUnderTest]] = {
     "redis": redis_single,
     "redis-cluster": redis_cluster,
     "ephemera-server": ephemera_server,
+    "slatedb-file": slatedb_file,
+    "slatedb-s3": slatedb_s3,
 }
 
 

@@ -120,6 +120,11 @@ class SlateEngine:
     def row(self, family: SlateFamily, key: bytes, now_ms: int) -> Row | None:
         return self._state.row(self._prefix(family), key, now_ms)
 
+    def get_many(
+        self, family: SlateFamily, keys: Sequence[bytes], now_ms: int
+    ) -> dict[bytes, bytes]:
+        return self._state.values(self._prefix(family), keys, now_ms)
+
     def scan(
         self, family: SlateFamily, bounds: Range, now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
@@ -194,12 +199,25 @@ class SlateEngine:
         self.update(family, key, change, durable=durable)
         return is_there
 
+    def delete_many(
+        self, family: SlateFamily, keys: Sequence[bytes], *, durable: bool | None
+    ) -> int:
+        self._check_writable()
+        with self._gate.writing():
+            prefix = self._prefix(family)
+            return self._writer.delete_if(
+                [(prefix, key) for key in keys],
+                lambda row, now_ms: not is_dead(row.deadline_ms, now_ms),
+                durable,
+            )
+
     def write(self, writes: Sequence[Write], *, durable: bool | None) -> None:
         self._check_writable()
         with self._gate.writing():
             for family in {id(write.family): write.family for write in writes}.values():
                 self._prefix(family)  # type: ignore[arg-type]  # one of our own
-            self._writer.write_all(writes, durable)
+            if writes:
+                self._writer.write_all(writes, durable)
 
     def update(
         self, family: SlateFamily, key: bytes, change: Change, *, durable: bool | None
@@ -294,8 +312,11 @@ class SlateEngine:
         now_ms = self.clock.now_ms()
         purged = 0
         for dead in in_batches(self._dead(now_ms), limit=limit, batch=batch):
+            places = [(prefix, key) for _, prefix, key in dead]
             with self._gate.writing():
-                purged += self._writer.bury(dead, now_ms)
+                purged += self._writer.delete_if(
+                    places, lambda row, _: is_dead(row.deadline_ms, now_ms), durable=False
+                )
         return purged
 
     def _dead(self, now_ms: int) -> Iterator[Dead]:

@@ -5,7 +5,7 @@ All of them answer the same two questions, what is at a key and what is in a ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ephemera.core.keyvalue import Range, prefix_end
 from ephemera.core.row import Row
@@ -28,6 +28,10 @@ STEP_BYTES = 1024 * 1024
 """About how much a later step fetches, and how much is read ahead."""
 
 
+KEYS_AT_ONCE = 64
+"""How many reads of the object store may be under way for one caller."""
+
+
 class State:
     """Something to read from: `of` is a db, dbreader, dbsnapshot or dbtransaction."""
 
@@ -41,6 +45,17 @@ class State:
     def value(self, prefix: bytes, key: bytes, now_ms: int) -> bytes | None:
         """The live value at a key."""
         return live_value(wait(self._get.of_key(self.of, prefix, key)), now_ms)
+
+    def values(self, prefix: bytes, keys: Sequence[bytes], now_ms: int) -> dict[bytes, bytes]:
+        """The live values at several keys, which are all looked for at the same time."""
+        found = {}
+        for some in (keys[at : at + KEYS_AT_ONCE] for at in range(0, len(keys), KEYS_AT_ONCE)):
+            calls = [self._get.of_key(self.of, prefix, key) for key in some]
+            for key, call in zip(some, calls, strict=True):
+                value = live_value(wait(call), now_ms)
+                if value is not None:
+                    found[key] = value
+        return found
 
     def row(self, prefix: bytes, key: bytes, now_ms: int) -> Row | None:
         """The live row at a key."""

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ephemera.core.clock import Clock
 from ephemera.core.errors import TransactionConflict
-from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Change, Write
 from ephemera.core.row import Row
 from ephemera.engines.slatedb._calls import Batch, Handle
 from ephemera.engines.slatedb.families import CLOCK_KEY
 from ephemera.engines.slatedb.library import load, wait
 from ephemera.engines.slatedb.reading import State
-from ephemera.engines.slatedb.upkeep import Dead
 
 UPDATE_TRIES = 100
 """How often keys are read and written anew because somebody wrote them in between."""
@@ -118,24 +116,31 @@ class Writer:
         with self._stripes[hash(key) % STRIPES]:
             _until_undisturbed(attempt)
 
-    def bury(self, dead: Sequence[Dead], now_ms: int) -> int:
-        """Delete those of these rows that are still dead; how many they were."""
-        buried = 0
+    def delete_if(
+        self,
+        places: Sequence[tuple[bytes, bytes]],
+        is_due: Callable[[Row, int], bool],
+        durable: bool | None,
+    ) -> int:
+        """Delete the rows at these prefixes and keys for which `is_due` holds, now, all or none;
+        how many they were. It is asked about dead rows too."""
+        count = 0
 
         def attempt() -> None:
-            nonlocal buried
+            nonlocal count
             transaction = self.begin()
+            now_ms = self._clock.now_ms()
             rows: list[tuple[bytes, bytes, None]] = []
-            for _, prefix, key in dead:
+            for prefix, key in places:
                 row = transaction.row(prefix, key, EVER_MS)
-                if row is not None and is_dead(row.deadline_ms, now_ms):
+                if row is not None and is_due(row, now_ms):
                     rows.append((prefix, key, None))
-            buried = len(rows)
+            count = len(rows)
             if rows:
-                self.commit(transaction, rows, durable=False)
+                self.commit(transaction, rows, durable)
 
         _until_undisturbed(attempt)
-        return buried
+        return count
 
     def _wait_for(self, written: Handle, durable: bool | None) -> None:
         if self._is_durable if durable is None else durable:
