@@ -53,7 +53,7 @@ class ClusterNode:
         self._client.response_callbacks.clear()  # replies as they are
         self.id = self.ask("CLUSTER", "MYID").decode()
 
-    def ask(self, *command: str | int) -> Any:  # Any: whatever the command answers
+    def ask(self, *command: str | int | bytes) -> Any:  # Any: whatever the command answers
         return self._client.execute_command(*command)
 
     def kill(self) -> None:
@@ -141,6 +141,23 @@ class RunningCluster:
 
     def wait_whole(self) -> None:
         wait_until(self.is_whole, what="a whole cluster")
+
+    def begin_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        """Let a slot be on its way from its master to another one."""
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
+
+    def move_keys(self, slot: int, source: ClusterNode, target: ClusterNode, count: int) -> int:
+        """Take some keys of a slot to its new master; how many there were."""
+        keys = source.ask("CLUSTER", "GETKEYSINSLOT", slot, count)
+        if keys:
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+        return len(keys)
+
+    def end_move(self, slot: int, target: ClusterNode) -> None:
+        """Let everybody know the new master, itself first."""
+        for node in [target, *(node for node in self.masters() if node is not target)]:
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
     def flush(self) -> None:
         """Let the cluster hold nothing."""

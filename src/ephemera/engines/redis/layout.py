@@ -107,9 +107,10 @@ class Rows:
         row = decode_head(native, data)
         if is_dead(row.deadline_ms, now_ms):
             return None
-        parsed = _NATIVE.match(native, len(self._prefix))
-        if parsed is not None and parsed[2] == b"#":
-            return row._replace(value=_split(row.value)[1])
+        if b"#" in native:  # a quick look, for this is every read
+            parsed = self.parse(native)
+            if parsed is not None and parsed.is_digest:
+                return row._replace(value=_split(row.value)[1])
         return row
 
     def act(self, key: bytes, row: Row, old: Row | None) -> Act:

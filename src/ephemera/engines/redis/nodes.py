@@ -53,12 +53,13 @@ class Exchange:
 
     def __init__(self, pool: ConnectionPool, commands: Sequence[Command], place: str) -> None:
         self._pool = pool
+        self._place = place
         self._count = len(commands)
         self._lost: Lost | None = None
         try:
             self._connection = pool.get_connection()
         except AuthenticationError as error:
-            raise InvalidArgument(f"the server at {place} refused who asks: {error}") from None
+            raise self._refused(error) from None
         except (RedisError, OSError) as error:
             raise Unreached(f"{place}: {error}") from None
         try:
@@ -83,6 +84,8 @@ class Exchange:
                     found.append(error)
                     if isinstance(error, BusyLoadingError):  # redis-py has hung up
                         self._lost = Lost(str(error))
+                except AuthenticationError as error:
+                    raise self._refused(error) from None
                 except (RedisError, OSError) as error:
                     self._lost = Lost(str(error))
         except BaseException:
@@ -92,6 +95,14 @@ class Exchange:
         finally:
             self._pool.release(self._connection)
         return found + [self._lost] * (self._count - len(found))
+
+    def _refused(self, error: AuthenticationError) -> InvalidArgument:
+        return InvalidArgument(f"the server at {self._place} wants to know who asks: {error}")
+
+    def abandon(self) -> None:
+        """Want no replies any more: what comes of the commands, nobody will know."""
+        self._connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py's own
+        self._pool.release(self._connection)
 
 
 class Node:

@@ -105,8 +105,8 @@ class Topology(Protocol):
         """Learn from a redirection; the server to ask just this once, if it says so."""
         ...
 
-    def look_again(self) -> None:
-        """Something failed: find out how things are now, if anybody answers."""
+    def look_again(self, until_ns: int) -> None:
+        """Something failed: find out how things are now, if anybody answers before an instant."""
         ...
 
     def close(self) -> None: ...
@@ -129,7 +129,7 @@ class OneServer:
             f"{self._node.place} belongs to a cluster: open the store as redis+cluster://"
         )
 
-    def look_again(self) -> None:
+    def look_again(self, until_ns: int) -> None:
         """There is nothing to learn: it comes back, or it does not."""
 
     def close(self) -> None:
@@ -146,16 +146,12 @@ class Cluster:
         self._owners: dict[int, Address] = {}
 
     def node_of(self, key: bytes) -> Node:
-        if not self._owners:
-            self.look_again()
         owner = self._owners.get(key_slot(key))
         if owner is None:
             raise Unreached(f"no server of {self._settings.place} has the slot {key_slot(key)}")
         return self._node(owner)
 
     def nodes(self) -> list[Node]:
-        if not self._owners:
-            self.look_again()
         if len(self._owners) < SLOTS:
             raise Unreached(f"the servers of {self._settings.place} do not have all the slots")
         return [self._node(address) for address in sorted(set(self._owners.values()))]
@@ -171,8 +167,10 @@ class Cluster:
             self._owners = self._owners | {int(error.slot_id): owner}
         return None
 
-    def look_again(self) -> None:
-        for address in [*self._nodes, *self._settings.addresses]:
+    def look_again(self, until_ns: int) -> None:
+        for address in dict.fromkeys([*self._nodes, *self._settings.addresses]):
+            if elapsed_ns() >= until_ns:
+                return
             try:
                 reply = self._node(address).ask((b"CLUSTER", b"SLOTS"))
             except (Unreached, Lost):
@@ -217,6 +215,7 @@ class Router:
         self.retries = 0
         self._settings = settings
         self._closed = threading.Event()
+        self.topology.look_again(elapsed_ns() + int(settings.retry_for_s * 1e9))
 
     def ask(self, request: Request) -> Reply:
         """The reply to a request of one command."""
@@ -308,16 +307,21 @@ class Router:
             node: _batches(places, requests, asking=elsewhere.keys())
             for node, places in by_node.items()
         }
-        while batches:
-            sent = []
-            for node, rest in list(batches.items()):
-                batch = next(rest, None)
-                if batch is None:
-                    del batches[node]
-                    continue
-                sent.append((batch, self._send(node, batch, requests)))
-            for batch, exchange in sent:
-                yield from self._receive(batch, exchange, requests)
+        sent: list[tuple[Batch, Exchange | Unreached]] = []
+        try:
+            while batches:
+                for node, rest in list(batches.items()):
+                    batch = next(rest, None)
+                    if batch is None:
+                        del batches[node]
+                    else:
+                        sent.append((batch, self._send(node, batch, requests)))
+                while sent:
+                    yield from self._receive(*sent.pop(), requests)
+        finally:
+            for _, exchange in sent:
+                if not isinstance(exchange, Unreached):
+                    exchange.abandon()
 
     def _send(self, node: Node, batch: Batch, requests: dict[int, Request]) -> Exchange | Unreached:
         commands = list(batch.commands)
@@ -375,7 +379,7 @@ def _batches(
         commands = list(requests[at].commands)
         if at in redirected:
             commands.insert(0, (b"ASKING",))
-        length = sum(len(part) for command in commands for part in command)
+        length = sum(sum(map(len, command)) for command in commands)
         if batch.places and (size + length > BATCH_BYTES or len(batch.commands) >= BATCH_COMMANDS):
             yield batch
             batch, size = Batch([], []), 0
@@ -405,7 +409,7 @@ class Patience:
             )
         if all(_is_settled(failure) for failure in failures):
             return
-        router.topology.look_again()
+        router.topology.look_again(self._until_ns)
         if any(not isinstance(failure, MovedError) for failure in failures):
             router.pause(self._pause_s)
             self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
@@ -432,9 +436,12 @@ def _is_settled(failure: Exception) -> bool:
 
 def _failure(replies: list[Reply]) -> Exception | None:
     """The first thing that went wrong with a request."""
-    found = [reply for reply in replies if isinstance(reply, Exception)]
-    # A transaction that was refused says so last; why, it said before.
-    return found[0] if found else None
+    for reply in replies:  # a transaction that was refused says so last; why, it said before
+        if isinstance(reply, Exception):
+            return reply
+        if isinstance(reply, list) and (inside := _failure(reply)):  # of EXEC
+            return inside
+    return None
 
 
 def _final(error: Exception, request: Request) -> EphemeraError:

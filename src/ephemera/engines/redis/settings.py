@@ -14,8 +14,9 @@ PORT_DEFAULT = 6379
 WAIT_REPLICAS_MAX = 64
 
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5}))?")
-# No braces: they would put every key of the store into one slot. Nothing that a pattern reads either.
-_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,32}")
+# No colon, which ends it, so that no store's keys are another's; no braces, which would put all keys into
+# one slot; nothing that a pattern reads.
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 
 class Address(NamedTuple):
@@ -141,7 +142,7 @@ def _seconds(name: str, text: str) -> float:
 def _prefix(name: str, text: str) -> bytes:
     if not _PREFIX.fullmatch(text):
         raise InvalidArgument(
-            f"{name} has 1 to 32 of letters, digits and _ . : -, unlike {text[:40]!r}"
+            f"{name} has 1 to 32 of letters, digits and _ . -, unlike {text[:40]!r}"
         )
     return text.encode()
 
