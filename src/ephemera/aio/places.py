@@ -111,10 +111,15 @@ class Pool(Place):
         return self._is_closed
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        if self._is_closed:
-            return _done(call)
         lane = lane_of_this_task(self)
-        return self._threads.submit(call) if lane is None else lane.submit(call)
+        if lane is not None:
+            return lane.submit(call)
+        try:
+            return self._threads.submit(call)
+        except RuntimeError:
+            if not self._is_closed:
+                raise
+            return _done(call)
 
     def in_order(self) -> Place:
         return Strand(self, runs_here=self.runs_reads_here)
@@ -327,6 +332,7 @@ class Places:
         pool.runs_reads_here = waits is Waits.FOR_TURNS
         self.pool = pool
         self._lanes = Lanes()
+        self._closed: Future[None] | None = None
 
     async def for_transaction(self) -> InLane:
         """A place to begin a transaction in; its `end` must be called."""
@@ -336,16 +342,22 @@ class Places:
         return InLane(self.pool, await self._lanes.take(), give_back=self._lanes.give)
 
     async def close(self, close_store: Callable[[], None]) -> None:
-        """Close the store in a thread that waits for no other call, and let all threads go."""
-        inside = lane_of_this_task(self.pool)
-        lane = inside or Lane()
-        try:
-            await asyncio.shield(asyncio.wrap_future(lane.submit(close_store)))
-        finally:
-            self.pool.close()
-            self._lanes.close()
+        """Close the store in a thread that waits for no other call, and let all threads go.
+
+        Whoever closes again returns when it is closed.
+        """
+        if self._closed is None:
+            inside = lane_of_this_task(self.pool)
+            lane = inside or Lane()
+            self._closed = lane.submit(close_store)
+            self._closed.add_done_callback(self._let_go)
             if inside is None:
                 lane.end()
+        await asyncio.shield(asyncio.wrap_future(self._closed))
+
+    def _let_go(self, _closed: Future[None]) -> None:
+        self.pool.close()
+        self._lanes.close()
 
 
 def _keep(lane: Lane) -> None:

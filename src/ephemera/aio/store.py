@@ -7,6 +7,7 @@ import inspect
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -118,6 +119,7 @@ class Store(Family):
     def __init__(self, inner: plain_store.Store, places: Places) -> None:
         super().__init__(inner, places.pool, inner._open_engine)
         self._places = places
+        self._closing: Future[None] = Future()  # done when `close` has begun
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -227,7 +229,8 @@ class Store(Family):
         >>> asyncio.run(main())
         default b'code'
         """
-        told = _Telling(callback, asyncio.get_running_loop()) if callable(callback) else callback
+        loop = asyncio.get_running_loop()
+        told = _Telling(callback, loop, self._closing) if callable(callback) else callback
         unsubscribe = await self._place.call(self._inner.on_expire, told)
         return partial(self._place.call, unsubscribe)
 
@@ -264,6 +267,8 @@ class Store(Family):
     async def close(self) -> None:
         """Let the store go, and its threads; everything but another close raises StoreClosed from then
         on. A close that is cancelled goes on."""
+        if not self._closing.done():
+            self._closing.set_result(None)
         await self._places.close(self._inner.close)
 
     async def __aenter__(self) -> Self:
@@ -373,25 +378,29 @@ class _Telling:
     """A callback of `on_expire`, called on its loop by whichever thread removes the key."""
 
     def __init__(
-        self, callback: Callable[[Expired], object], loop: asyncio.AbstractEventLoop
+        self,
+        callback: Callable[[Expired], object],
+        loop: asyncio.AbstractEventLoop,
+        closing: Future[None],
     ) -> None:
         self._callback = callback
         self._loop = loop
+        self._closing = closing
 
     def __call__(self, expired: Expired) -> None:
-        """Return when the callback is done, so that keys are told in order and none is lost."""
+        """Return when the callback is done, so that keys are told in order and none is lost.
+
+        Closing waits for this thread, and a callback may wait for closing: so then it is not waited for.
+        """
         if not self._loop.is_running():
             raise RuntimeError(f"the loop that wants to hear of {expired.key!r} has stopped")
-        done = asyncio.run_coroutine_threadsafe(self._tell(expired), self._loop)
-        while True:
-            try:
-                done.result(CALLBACK_LOOK_S)
-                return
-            except TimeoutError:
-                if done.done():
-                    raise  # it is the callback's own
-                if not self._loop.is_running():
-                    done.cancel()
+        told = asyncio.run_coroutine_threadsafe(self._tell(expired), self._loop)
+        while not told.done() and not self._closing.done():
+            wait({told, self._closing}, CALLBACK_LOOK_S, FIRST_COMPLETED)
+            if not self._loop.is_running():
+                told.cancel()
+        if told.done():
+            told.result()
 
     async def _tell(self, expired: Expired) -> None:
         result = self._callback(expired)
