@@ -202,16 +202,41 @@ class Access(Protocol):
 class Bulk(Protocol):
     """An access for which many keys in one call are cheaper than one after the other."""
 
-    def get_many(
-        self, family: FamilyRef, keys: Sequence[bytes], now_ms: int
-    ) -> dict[bytes, bytes]:
+    def get_many(self, family: FamilyRef, keys: Sequence[bytes], now_ms: int) -> dict[bytes, bytes]:
         """The values of those that are alive."""
         ...
 
-    def delete_many(
-        self, family: FamilyRef, keys: Sequence[bytes], *, durable: bool | None
-    ) -> int:
+    def delete_many(self, family: FamilyRef, keys: Sequence[bytes], *, durable: bool | None) -> int:
         """How many were there. All go at once if the engine has transactions."""
+        ...
+
+
+class Underway(Protocol):
+    """Writes that are on their way, for who must not wait for them."""
+
+    def go_on(self) -> bool:
+        """Whether they are as safe as they were to be. Raises what has become of them otherwise."""
+        ...
+
+    def notify(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called, in any thread, when `go_on` is to be asked again; it may be now."""
+        ...
+
+    def settle(self) -> None:
+        """Return when everybody reads them, whether they are safe yet or not."""
+        ...
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """An engine that nobody else writes to, and that takes many writes at once much sooner than one by one."""
+
+    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Underway:
+        """Let writes happen after all before them, all or none; without any, be told when those are safe."""
+        ...
+
+    def check_writer(self) -> None:
+        """Raises StoreFenced when another writer has taken over."""
         ...
 
 

@@ -23,6 +23,8 @@ from tests.wire.servers import free_port
 BUCKET = "contract"
 QUICK = "flush_interval=0.005&poll_interval=0.02"
 """Settings with which nothing waits long, however durable it is."""
+QUICK_S3 = "flush_interval=0.02&poll_interval=0.5"
+"""The same, with fewer requests: each of them keeps moto busy for milliseconds."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"}
 PATIENCE_S = 60.0
 POLL_S = 0.02
@@ -44,7 +46,7 @@ def file_url(directory: Path, settings: str = QUICK) -> str:
     return f"file://{directory}?engine=slatedb&{settings}"
 
 
-def s3_url(name: str = "", settings: str = QUICK) -> str:
+def s3_url(name: str = "", settings: str = QUICK_S3) -> str:
     """A store in the bucket, at a path of its own unless it is named."""
     path = name or f"store-{os.getpid()}-{next(_numbers)}"
     return f"s3://{BUCKET}/{path}?endpoint={endpoint()}&region=us-east-1&{settings}"

@@ -350,10 +350,17 @@ cdef class Call:
                 self.heard()
 
     cdef int heard(self) except -1:
-        if self.bell.state == POLL_READY:
+        """Look what the last poll has come to by now."""
+        cdef int state
+        with nogil:
+            pthread_mutex_lock(&self.bell.mutex)
+            state = self.bell.state
+            pthread_mutex_unlock(&self.bell.mutex)
+        if state == POLL_READY:
             self.is_done = True
-            return 0
-        return self.poll()
+        elif state != SILENT:
+            self.poll()
+        return 0
 
     def notify(self, callback) -> bool:
         """Have `callback` called once, from a thread of the library, when `go_on` has something to do;
@@ -369,7 +376,7 @@ cdef class Call:
         return is_silent
 
     def go_on(self) -> None:
-        """After the callback: poll again, or be done."""
+        """After the callback, or at any time: poll again if there is a reason to."""
         if not self.is_done:
             self.heard()
 

@@ -56,7 +56,7 @@ from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
 from ephemera.engines.slatedb.views import SlateTurn, SlateView
-from ephemera.engines.slatedb.writing import Writer
+from ephemera.engines.slatedb.writing import Soon, Writer
 
 SWEEP_ROWS = 1_000
 FORKED = "the store was opened before this process was forked: open it in a process of its own"
@@ -218,6 +218,15 @@ class SlateEngine:
                 self._prefix(family)  # type: ignore[arg-type]  # one of our own
             if writes:
                 self._writer.write_all(writes, durable)
+
+    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Soon:
+        self._check_writable()
+        with self._gate.writing():
+            return self._writer.write_soon(writes, durable=durable)
+
+    def check_writer(self) -> None:
+        self._check_writable()
+        self._writer.begin()
 
     def update(
         self, family: SlateFamily, key: bytes, change: Change, *, durable: bool | None

@@ -9,7 +9,7 @@ from ephemera.core.clock import Clock
 from ephemera.core.errors import TransactionConflict
 from ephemera.core.keyvalue import Change, Write
 from ephemera.core.row import Row
-from ephemera.engines.slatedb._calls import Batch, Handle
+from ephemera.engines.slatedb._calls import Batch, Call, Handle, Method
 from ephemera.engines.slatedb.families import CLOCK_KEY
 from ephemera.engines.slatedb.library import load, wait
 from ephemera.engines.slatedb.reading import State
@@ -24,6 +24,44 @@ SERIALIZABLE = (2).to_bytes(4, "big")
 """As the library numbers the levels of isolation."""
 EVER_MS = -(2**63)
 """An instant at which nothing is dead yet."""
+
+
+class Soon:
+    """A batch on its way: into memory, where everybody reads it, and if it is to be durable on from there."""
+
+    def __init__(self, written: Call, until_durable: Method | None) -> None:
+        self._written: Call | None = written
+        self._call = written
+        self._until_durable = until_durable
+        self._is_over = False
+
+    def go_on(self) -> bool:
+        """Whether it has arrived. Raises what has become of it otherwise."""
+        while not self._is_over:
+            self._call.go_on()
+            if not self._call.is_done:
+                return False
+            self._step()
+        return True
+
+    def notify(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called when `go_on` has something to do; where it has already, at once."""
+        if self._is_over or not self._call.notify(callback):
+            callback()
+
+    def settle(self) -> None:
+        """Return when it is in memory."""
+        if self._written is not None:
+            self._written.block()
+            self._step()
+
+    def _step(self) -> None:
+        handle = self._call.result()
+        if self._written is not None and self._until_durable is not None:
+            self._call = self._until_durable(handle)
+        else:
+            self._is_over = True
+        self._written = None
 
 
 class Writer:
@@ -71,6 +109,15 @@ class Writer:
         batch = self.batch()
         batch.put(prefix, key, *row)
         self.write(batch, row[1], durable)
+
+    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Soon:
+        """Begin to write, after everything that was begun before."""
+        now_ms = self._clock.now_ms()
+        batch = self.batch()
+        batch.add(writes)
+        if not writes or now_ms - self._stored_ms >= CLOCK_STEP_MS:
+            self.stamp(batch, now_ms)
+        return Soon(self._write(self._db, batch.handle), self._until_durable if durable else None)
 
     def write_all(self, writes: Iterable[Write], durable: bool | None) -> None:
         """Store or delete several rows of families, all or none."""
