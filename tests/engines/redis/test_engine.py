@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from ephemera import (
     EngineUnavailable,
     InvalidArgument,
     ManualClock,
+    StoreClosed,
     StoreFull,
     TransactionConflict,
     UnsupportedOperation,
@@ -446,6 +449,62 @@ def test_a_purge_does_not_take_what_was_written_again_meanwhile(open_single: Ope
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
+def test_more_keys_than_a_command_can_name_are_refused_before_anything_happens(
+    open_single: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ephemera.engines.redis.routing.SWAP_KEYS_MAX", 3)
+    store = open_single()
+    store.put_many({b"%d" % number: b"" for number in range(4)})
+    with pytest.raises(InvalidArgument, match="at most 3 keys in one step, not 4"):
+        store.delete_many([b"%d" % number for number in range(4)])
+    assert store.count() == 4
+    assert store.delete_many([b"0", b"1", b"2"]) == 3
+
+
+@pytest.mark.parametrize("where", [servers.single, servers.own_server], ids=["redis", "own"])
+def test_thousands_of_keys_go_in_one_step(where: Callable[[], Process], opener: Opener) -> None:
+    servers.flush(where())
+    store = opener(servers.url_of(where()))
+    pairs = {b"%d" % number: b"v" * 10 for number in range(5_000)}
+    store.put_many(pairs, ttl=3_600)
+    assert store.get_many(pairs) == pairs
+    assert store.delete_many(pairs) == 5_000
+    assert store.count() == 0
+
+
+def test_a_child_after_fork_uses_connections_of_its_own(open_single: Opener) -> None:
+    store = open_single()
+    store.put("key", "1")
+    child = os.fork()
+    if child == 0:
+        try:
+            is_well = store.get("key") == b"1" and store.incr("hits", 5) == 5
+            os._exit(0 if is_well else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.get("hits") == b"5"
+
+
+def test_a_replica_that_becomes_the_master_is_waited_for(
+    open_single: Opener, client: redis.Redis
+) -> None:
+    store = open_single("retry_for=30")
+    store.put("key", "1")
+    client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+    thread = threading.Thread(target=store.put, args=("key", "2"))
+    try:
+        thread.start()
+        retries = store.engine.router  # type: ignore[attr-defined]  # it counts them
+        servers.wait_until(
+            lambda: retries.retries > 3, what="the write is refused, and tried again"
+        )
+    finally:
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    thread.join(servers.PATIENCE_S)
+    assert store.get("key") == b"2"
+
+
 def test_what_is_no_row_is_named_and_never_served(open_single: Opener, client: redis.Redis) -> None:
     store = open_single()
     client.set("ephemera:1:short", b"no row")
@@ -556,6 +615,49 @@ def test_nobody_there_is_told_within_the_time_given(opener: Opener) -> None:
         with pytest.raises(EngineUnavailable, match=r"within 0\.2 s"):
             opener(f"{scheme}://127.0.0.1:{free_port()}?retry_for=0.2")
     assert elapsed_ns() - began_ns < 20e9
+
+
+def test_a_server_that_hangs_is_given_up_in_time_and_used_again(
+    tmp_path: Path, opener: Opener
+) -> None:
+    with running(start_redis(tmp_path)) as process:
+        store = opener(f"{servers.url_of(process)}?timeout=0.2&retry_for=0.3")
+        store.put("key", "1")
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            began_ns = elapsed_ns()
+            with pytest.raises(EngineUnavailable, match=r"within 0\.3 s"):
+                store.get("key")
+            with pytest.raises(EngineUnavailable, match=r"within 0\.3 s|may have happened"):
+                store.incr("key")
+            assert elapsed_ns() - began_ns < 20e9
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        servers.wait_until(lambda: store.get("key") == b"1", what="the server goes on")
+
+
+def test_closing_ends_what_other_threads_do(open_single: Opener) -> None:
+    store = open_single()
+    store.put("key", "1")
+    ends: list[type[BaseException]] = []
+    started = threading.Barrier(4)
+
+    def use() -> None:
+        started.wait()
+        try:
+            while True:
+                store.put("key", store.get("key") or b"")
+        except BaseException as error:
+            ends.append(type(error))
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    store.close()
+    for thread in threads:
+        thread.join(servers.PATIENCE_S)
+    assert ends == [StoreClosed] * 3
 
 
 def test_a_server_that_comes_back_is_used_on(tmp_path: Path, opener: Opener) -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ephemera.core.clock import Clock, SteadyClock, never_before
+from ephemera.core.clock import Clock, never_before
 from ephemera.core.errors import (
     CorruptStore,
     EphemeraError,
@@ -28,7 +28,7 @@ from ephemera.engines.redis.families import (
 )
 from ephemera.engines.redis.layout import Rows, decode_head, head_of
 from ephemera.engines.redis.operations import Operations
-from ephemera.engines.redis.routing import Patience, Router, read, swap_request
+from ephemera.engines.redis.routing import Patience, Router, swap_request
 from ephemera.engines.redis.settings import read_url
 from ephemera.engines.redis.swap import DELETE, NOTHING, Act, Swap, beginning_with, exactly
 from ephemera.engines.redis.transaction import RedisTurn
@@ -276,18 +276,9 @@ class RedisEngine(Operations[Rows]):
     def _continued(self, given: Clock | None) -> Clock:
         """The clock, never before what the store has seen.
 
-        The time of day is the servers' too: ours goes on from theirs. Of another clock, the highest
-        instant is kept in the store.
+        The time of day is the servers' too. Of another clock, the highest instant is kept in the store.
         """
-        if given is None:
-            clock = SteadyClock()
-            clock.never_before(self._server_ms())
-            return clock
-        return never_before(given, self._kept_ms() or 0)
-
-    def _server_ms(self) -> int:
-        seconds, micros = self.router.ask(read(self._mark, b"TIME"))
-        return int(seconds) * 1000 + int(micros) // 1000
+        return self.time_of_day() if given is None else never_before(given, self._kept_ms() or 0)
 
     def _kept_ms(self) -> int | None:
         data = self.read_data(self._mark)

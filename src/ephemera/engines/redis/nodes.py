@@ -124,6 +124,10 @@ class Node:
             raise reply
         return reply
 
+    def reconnect(self) -> None:
+        """Let connections that nobody uses go: the name may lead to another server now."""
+        self._pool.disconnect(inuse_connections=False)
+
     def close(self) -> None:
         self._pool.disconnect()
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NoReturn, TypeVar
 
-from ephemera.core.clock import Clock
+from ephemera.core.clock import Clock, SteadyClock
 from ephemera.core.errors import ReadOnly, UnsupportedOperation
 from ephemera.core.expiry import duration_ms, is_dead
 from ephemera.core.keyvalue import (
@@ -125,6 +125,13 @@ class Operations(ABC, Generic[L]):
         requests = [Request(native, (command,)) for command in self.layout.reads(native)]
         replies = tuple(reply for (reply,) in self.router.run(requests))
         return self.layout.row(native, replies, now_ms), replies[0]
+
+    def time_of_day(self) -> SteadyClock:
+        """The system's clock, which goes on from a server's if that is ahead."""
+        seconds, micros = self.router.ask(read(b"", b"TIME"))
+        clock = SteadyClock()
+        clock.never_before(int(seconds) * 1000 + int(micros) // 1000)
+        return clock
 
     # --- writing ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ephemera.core.arguments import DEFAULT_FAMILY
-from ephemera.core.clock import Clock, SteadyClock
+from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, UnsupportedOperation
 from ephemera.core.keyvalue import Capability, CheckReport, unsupported
 from ephemera.core.options import Options
@@ -31,7 +31,11 @@ class PlainEngine(Operations[Plain]):
                 "with values=plain Redis alone tells the time: leave the clock away"
             )
         super().__init__(settings, options, Plain())
-        self.clock: Clock = SteadyClock()
+        try:
+            self.clock: Clock = self.time_of_day()
+        except BaseException:
+            self.router.close()
+            raise
         self._family = RedisFamily(DEFAULT_FAMILY, Entry(DEFAULT_ID, DEFAULT_ID, None))
 
     def native(self, family: RedisFamily, key: bytes) -> bytes:

@@ -31,6 +31,7 @@ from ephemera.core.errors import (
     CorruptStore,
     EngineUnavailable,
     EphemeraError,
+    InvalidArgument,
     StoreClosed,
     StoreFull,
     TransactionConflict,
@@ -44,6 +45,8 @@ SLOTS = 16_384
 BATCH_BYTES = 64 * 1024
 """What is sent before replies are read: more could fill both directions, with both sides waiting."""
 BATCH_COMMANDS = 2_000
+SWAP_KEYS_MAX = 150_000
+"""A command of Redis has at most 2**20 parts, and each key takes six of them."""
 PAUSE_S_FIRST = 0.005
 PAUSE_S_MAX = 0.2
 
@@ -84,8 +87,13 @@ def read(key: bytes, *command: bytes) -> Request:
 def swap_request(swaps: Sequence[Swap]) -> Request:
     """A request to change keys of one server or slot if they are as they were: answered 1 or 0.
 
-    Sent twice it would find its own first time, so a lost answer stays lost.
+    Sent twice it would find its own first time, so a lost answer stays lost. Raises InvalidArgument for
+    more keys than one command can name.
     """
+    if len(swaps) > SWAP_KEYS_MAX:
+        raise InvalidArgument(
+            f"Redis changes at most {SWAP_KEYS_MAX} keys in one step, not {len(swaps)}"
+        )
     return Request(swaps[0].key, (swap_command(swaps),), is_write=True, is_repeatable=False)
 
 
@@ -130,7 +138,8 @@ class OneServer:
         )
 
     def look_again(self, until_ns: int) -> None:
-        """There is nothing to learn: it comes back, or it does not."""
+        """It comes back, or its name leads to the one that took over."""
+        self._node.reconnect()
 
     def close(self) -> None:
         self._node.close()
