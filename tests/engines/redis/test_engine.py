@@ -636,6 +636,22 @@ def test_a_server_that_hangs_is_given_up_in_time_and_used_again(
         servers.wait_until(lambda: store.get("key") == b"1", what="the server goes on")
 
 
+def test_a_server_that_hangs_is_not_tried_for_every_part_of_a_large_request(
+    tmp_path: Path, opener: Opener
+) -> None:
+    with running(start_redis(tmp_path)) as process:
+        store = opener(f"{servers.url_of(process)}?timeout=1&retry_for=0.1")
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            began_ns = elapsed_ns()
+            with pytest.raises(EngineUnavailable):
+                store.get_many([b"%0100d" % number for number in range(20_000)])
+            # Thirty parts, of a second each.
+            assert elapsed_ns() - began_ns < 15e9
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+
+
 def test_closing_ends_what_other_threads_do(open_single: Opener) -> None:
     store = open_single()
     store.put("key", "1")

@@ -56,7 +56,7 @@ class Layout(Protocol):
         """How a row is stored in the place of another."""
         ...
 
-    def patterns(self, family_id: int | None) -> tuple[bytes, ...]:
+    def pattern(self, family_id: int | None) -> bytes:
         """What the keys of a family match, or those of the whole store."""
         ...
 
@@ -88,10 +88,10 @@ class Rows:
         assert parsed is not None  # it was found by the pattern of a family
         return _split(decode_head(native, data).value)[0] if parsed.is_digest else parsed.key
 
-    def patterns(self, family_id: int | None) -> tuple[bytes, ...]:
+    def pattern(self, family_id: int | None) -> bytes:
         if family_id is None:
-            return (self._prefix + b"[0-9]*",)
-        return (b"%b%d[:#]*" % (self._prefix, family_id),)
+            return self._prefix + b"[0-9]*"
+        return b"%b%d[:#]*" % (self._prefix, family_id)
 
     def reads(self, native: bytes) -> tuple[Command, ...]:
         return ((b"GET", native),)
@@ -131,8 +131,8 @@ class Plain:
     def native(self, family_id: int, key: bytes) -> bytes:
         return key
 
-    def patterns(self, family_id: int | None) -> tuple[bytes, ...]:
-        return (b"*",)
+    def pattern(self, family_id: int | None) -> bytes:
+        return b"*"
 
     def reads(self, native: bytes) -> tuple[Command, ...]:
         return ((b"GET", native), (b"PTTL", native))

@@ -96,6 +96,11 @@ class Exchange:
             self._pool.release(self._connection)
         return found + [self._lost] * (self._count - len(found))
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether an answer did not come."""
+        return self._lost is not None
+
     def _refused(self, error: AuthenticationError) -> InvalidArgument:
         return InvalidArgument(f"the server at {self._place} wants to know who asks: {error}")
 

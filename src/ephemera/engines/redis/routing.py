@@ -153,6 +153,7 @@ class Cluster:
         self._lock = threading.Lock()
         self._nodes: dict[Address, Node] = {}
         self._owners: dict[int, Address] = {}
+        self._answered: tuple[Address, ...] = ()
 
     def node_of(self, key: bytes) -> Node:
         owner = self._owners.get(key_slot(key))
@@ -177,7 +178,9 @@ class Cluster:
         return None
 
     def look_again(self, until_ns: int) -> None:
-        for address in dict.fromkeys([*self._nodes, *self._settings.addresses]):
+        # Whoever answered last comes first: a server that hangs costs the time of a whole answer.
+        known = [*self._answered, *self._owners.values(), *self._settings.addresses]
+        for address in dict.fromkeys(known):
             if elapsed_ns() >= until_ns:
                 return
             try:
@@ -192,9 +195,15 @@ class Cluster:
                 continue
             owners = dict(_owners(reply, asked=address))
             if owners:
-                with self._lock:
-                    self._owners = owners
+                self._adopt(owners, answered=address)
                 return
+
+    def _adopt(self, owners: dict[int, Address], *, answered: Address) -> None:
+        with self._lock:
+            self._owners, self._answered = owners, (answered,)
+            # Those that left the cluster are forgotten, and not closed: somebody may be in a call.
+            kept = {answered, *owners.values()}
+            self._nodes = {place: node for place, node in self._nodes.items() if place in kept}
 
     def close(self) -> None:
         for node in self._nodes.values():
@@ -316,7 +325,8 @@ class Router:
             node: _batches(places, requests, asking=elsewhere.keys())
             for node, places in by_node.items()
         }
-        sent: list[tuple[Batch, Exchange | Unreached]] = []
+        sent: list[tuple[Node, Batch, Exchange | Unreached]] = []
+        silent: set[Node] = set()
         try:
             while batches:
                 for node, rest in list(batches.items()):
@@ -324,15 +334,22 @@ class Router:
                     if batch is None:
                         del batches[node]
                     else:
-                        sent.append((batch, self._send(node, batch, requests)))
+                        sent.append((node, batch, self._send(node, batch, requests, silent)))
                 while sent:
-                    yield from self._receive(*sent.pop(), requests)
+                    node, batch, exchange = sent.pop()
+                    yield from self._receive(batch, exchange, requests)
+                    if isinstance(exchange, Unreached) or exchange.is_lost:
+                        silent.add(node)
         finally:
-            for _, exchange in sent:
+            for _, _, exchange in sent:
                 if not isinstance(exchange, Unreached):
                     exchange.abandon()
 
-    def _send(self, node: Node, batch: Batch, requests: dict[int, Request]) -> Exchange | Unreached:
+    def _send(
+        self, node: Node, batch: Batch, requests: dict[int, Request], silent: set[Node]
+    ) -> Exchange | Unreached:
+        if node in silent:  # once in an attempt is enough to wait for it
+            return Unreached(f"{node.place} did not answer")
         commands = list(batch.commands)
         if self._settings.wait_replicas and any(requests[at].is_write for at, _ in batch.places):
             # Half of what one answer may take: the reply must come before the connection gives up.

@@ -47,12 +47,9 @@ class Walk:
         patience = Patience(self._router)
         while True:
             try:
-                return {
-                    name
-                    for node in self._router.nodes()
-                    for pattern in self._layout.patterns(family_id)
-                    for name in _scan(node, pattern)
-                }
+                pattern = self._layout.pattern(family_id)
+                nodes = self._router.nodes()
+                return {name for node in nodes for name in _scan(node, pattern)}
             except (Unreached, Lost) as error:
                 # From the beginning: where the scan of a server stood means nothing to another.
                 patience.after([error])
