@@ -51,7 +51,7 @@ from ephemera.engines.slatedb.families import (
 )
 from ephemera.engines.slatedb.gate import Gate, Turnkey
 from ephemera.engines.slatedb.library import CLOSED, check_threads, load
-from ephemera.engines.slatedb.opening import Pinned, open_reader, open_writer
+from ephemera.engines.slatedb.opening import SNAPSHOT_S, open_reader, open_writer
 from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
@@ -81,7 +81,10 @@ class SlateEngine:
         self._changing = threading.Lock()  # of the families, as this process knows them
         self._compactions = Compactions(self._place)
         self._background: Background | None = None
-        self._db = open_reader(self._place) if self.is_read_only else open_writer(self._place)
+        if self.is_read_only:
+            self._db = open_reader(self._place, poll_s=self._place.poll_interval)
+        else:
+            self._db = open_writer(self._place)
         self._closed = None
         self._state = State("dbreader" if self.is_read_only else "db", self._db)
         self._families = Families(self._state.record(TABLE_KEY))
@@ -147,10 +150,9 @@ class SlateEngine:
         self._check_open()
         now_ms = self.clock.now_ms()
         if self.is_read_only:
-            pinned = Pinned(self._place, self._compactions.admin)
-            return SlateView(
-                State("dbreader", pinned.reader), now_ms, self._check_open, pinned.close
-            )
+            reader = open_reader(self._place, poll_s=SNAPSHOT_S)
+            release = partial(self._library.run, "dbreader_shutdown", reader)
+            return SlateView(State("dbreader", reader), now_ms, self._check_open, release)
         state = State("dbsnapshot", self._library.run("db_snapshot", self._db))
         return SlateView(state, now_ms, self._check_open, _nothing)
 
@@ -395,6 +397,9 @@ class SlateEngine:
     def compact(self) -> None:
         self._check_writable()
         self._sweep()
+        # SlateDB compacts as of the last write that was flushed: one of now lets it know what is dead now.
+        with self._gate.writing():
+            self._writer.touch()
         self._flush("MEM_TABLE")
         self._compactions.rewrite()
         self._compactions.collect_garbage()
@@ -428,9 +433,7 @@ class SlateEngine:
         options = slatedb.CloseOptions(flush_type=slatedb.FlushType.WAL)
         given = self._library.lower("TypeCloseOptions", options)
         try:
-            batch = self._writer.batch()
-            self._writer.stamp(batch, self.clock.now_ms())
-            self._writer.write(batch, self.clock.now_ms(), durable=False)
+            self._writer.touch()
         finally:
             self._library.run("db_shutdown_with_options", self._db, given)
 

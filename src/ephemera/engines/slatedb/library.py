@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ephemera.core.errors import (
+    CorruptStore,
     EngineUnavailable,
     EphemeraError,
     InvalidArgument,
@@ -44,8 +45,6 @@ KINDS = (
 
 # Class and method -> the checksum of its declaration, and what it gives: an object, BUFFER or NOTHING.
 METHODS: dict[str, tuple[int, str | int]] = {
-    "admin_create_detached_checkpoint": (37184, BUFFER),
-    "admin_delete_checkpoint": (28193, NOTHING),
     "admin_read_compaction": (50237, BUFFER),
     "admin_read_manifest": (1383, BUFFER),
     "admin_run_gc_once": (14634, NOTHING),
@@ -92,6 +91,10 @@ ADDRESSES = {
 
 FENCED = "another writer has taken the store over: this one acknowledges nothing any more"
 CLOSED = "the store was closed"
+TOO_OLD = (
+    "an object that this read needs is gone: a scan or snapshot may last as long as garbage_age says, "
+    "so begin it again"
+)
 
 
 class Library(NamedTuple):
@@ -215,4 +218,8 @@ def explain(error: Any) -> EphemeraError:
         return EngineUnavailable(f"the object store does not answer: {message}")
     if isinstance(error, slatedb.Error.Invalid):
         return InvalidArgument(f"SlateDB refuses: {message}")
+    if isinstance(error, slatedb.Error.Data):
+        if "not found" in message:
+            return EngineUnavailable(f"{TOO_OLD}: {message}")
+        return CorruptStore("SlateDB's objects", None, message)
     return StoreFailed(f"SlateDB reports: {message}")

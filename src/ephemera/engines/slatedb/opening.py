@@ -16,8 +16,11 @@ T = TypeVar("T")
 
 RETRIES_MAX = 5
 """How often an object store that fails is asked again, each time after a longer pause."""
-CHECKPOINT_LIFETIME_S = 600
-"""How long what a reader reads is kept for it after it was last heard of."""
+POLLS_MISSED = 4
+LIFETIME_S_MIN = 600
+"""What a reader reads is kept for it so long after it was last heard of, and at least for some of its polls."""
+SNAPSHOT_S = 3_600
+"""How long a reader's snapshot stays where it is: a reader that does not look for news for so long."""
 READER_MEMORY_BYTES = 64 * 1024 * 1024
 CACHE_ID = 0
 
@@ -63,24 +66,24 @@ def open_writer(place: Place) -> Handle:
     return opened
 
 
-def open_reader(place: Place, checkpoint: str | None = None) -> Handle:
-    """Follow the store's writer, or stay at a checkpoint."""
+def open_reader(place: Place, *, poll_s: float) -> Handle:
+    """Read the store as it is, and look for news so often. Raises InvalidArgument where no store is."""
     library = load()
     slatedb = library.slatedb
+    if not is_there(place):
+        raise InvalidArgument(f"there is no store at {place}, and reading alone makes none")
 
     def build() -> Any:
         builder = slatedb.DbReaderBuilder(path_in_store(place), object_store(place))
         builder.with_options(
             slatedb.ReaderOptions(
-                manifest_poll_interval_ms=round(place.poll_interval * 1000),
-                checkpoint_lifetime_ms=CHECKPOINT_LIFETIME_S * 1000,
+                manifest_poll_interval_ms=round(poll_s * 1000),
+                checkpoint_lifetime_ms=round(max(LIFETIME_S_MIN, POLLS_MISSED * poll_s) * 1000),
                 max_memtable_bytes=READER_MEMORY_BYTES,
                 skip_wal_replay=False,
                 object_store_max_retries=RETRIES_MAX,
             )
         )
-        if checkpoint is not None:
-            builder.with_reader_mode(slatedb.ReaderMode.CHECKPOINT(checkpoint))
         _set_cache(builder, place)
         return builder
 
@@ -100,27 +103,18 @@ def open_admin(place: Place) -> Handle:
     return library.borrow("admin", admin)
 
 
-class Pinned:
-    """A reader that stays where the store is now: what a snapshot is where nobody writes."""
+def is_there(place: Place) -> bool:
+    """Whether anybody has opened this place to write yet."""
+    if place.scheme == "file" and not Path("/", place.path).is_dir():
+        return False
+    return read_manifest(open_admin(place)) is not None
 
-    def __init__(self, place: Place, admin: Handle) -> None:
-        library = load()
-        options = library.slatedb.CheckpointOptions(
-            lifetime_ms=CHECKPOINT_LIFETIME_S * 1000, source=None, name=None
-        )
-        answer = library.run(
-            "admin_create_detached_checkpoint",
-            admin,
-            library.lower("TypeCheckpointOptions", options),
-        )
-        self._admin = admin
-        self._checkpoint: str = library.lift("TypeCheckpointCreateResult", answer).id
-        self.reader = open_reader(place, self._checkpoint)
 
-    def close(self) -> None:
-        library = load()
-        library.run("dbreader_shutdown", self.reader)
-        library.run("admin_delete_checkpoint", self._admin, self._checkpoint.encode())
+def read_manifest(admin: Handle) -> Any:
+    """What the store consists of now, None when there is none."""
+    library = load()
+    answer = library.run("admin_read_manifest", admin, library.lower("OptionalUInt64", None))
+    return library.lift("OptionalTypeVersionedManifest", answer)
 
 
 def _explained(build: Callable[[], T]) -> T:
@@ -158,6 +152,8 @@ def _settings(place: Place) -> Any:
         "compactor_options.worker.compactions_poll_interval": _seconds(place.poll_interval),
         "compactor_options.commit_compacted_interval": _seconds(min(1.0, place.poll_interval)),
         "compactor_options.object_store_max_retries": RETRIES_MAX,
+        # What a compaction replaced is kept by a checkpoint first, and as garbage after that.
+        "compactor_options.checkpoint_lifetime": _seconds(place.garbage_age),
         "garbage_collector_options.manifest_options": garbage,
         "garbage_collector_options.wal_options": garbage,
         "garbage_collector_options.compacted_options": garbage,

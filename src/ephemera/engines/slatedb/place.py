@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ephemera.core.errors import InvalidArgument
 
 CLOUDS = ("s3", "gs", "az")
+POLLS_KEPT = 10
 NOT_SETTINGS = {"scheme", "bucket", "path"}
 
 
@@ -23,8 +24,9 @@ class Place:
     `cache` is how many bytes of blocks are kept in memory; `flush_interval` how long a write waits at most
     until it goes to the object store, and so what "interval" may lose; `compaction_interval` how long
     the dead stay at most until everything is rewritten without them (0: only when it is worth it anyway);
-    `garbage_age` how long an object stays that nothing refers to any more; `poll_interval` how often a
-    reader looks for news, and a compactor for work. `endpoint` and `region` are for S3 alone.
+    `garbage_age` how long an object stays that was replaced, and so how long a scan or snapshot may last;
+    `poll_interval` how often a reader looks for news, a writer for a newer one, and a compactor for work.
+    `endpoint` and `region` are for S3 alone.
     """
 
     scheme: str
@@ -34,10 +36,18 @@ class Place:
     cache: int = 64 * 1024 * 1024
     flush_interval: float = 0.1
     compaction_interval: float = 86_400.0
-    garbage_age: float = 300.0
+    garbage_age: float = 900.0
     poll_interval: float = 1.0
     endpoint: str = ""
     region: str = ""
+
+    def __post_init__(self) -> None:
+        # What was replaced must stay until everybody has looked for what replaced it.
+        if self.garbage_age < POLLS_KEPT * self.poll_interval:
+            raise InvalidArgument(
+                f"garbage_age ({self.garbage_age:g}) must be at least {POLLS_KEPT} times "
+                f"poll_interval ({self.poll_interval:g})"
+            )
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}/{self.path}"
@@ -78,7 +88,9 @@ def read_place(url: str) -> Place:
 
 
 def _settings(url: str, query: str) -> dict[str, str | int | float]:
-    known = {field.name: field.type for field in fields(Place) if field.name not in NOT_SETTINGS}
+    known = {
+        field.name: str(field.type) for field in fields(Place) if field.name not in NOT_SETTINGS
+    }
     settings: dict[str, str | int | float] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in known:
@@ -87,7 +99,7 @@ def _settings(url: str, query: str) -> dict[str, str | int | float]:
             )
         if name in settings:
             raise InvalidArgument(f"{url!r}: {name} is given twice")
-        settings[name] = _value(name, str(known[name]), text)
+        settings[name] = _value(name, known[name], text)
     return settings
 
 

@@ -21,7 +21,7 @@ from ephemera.core.clock import elapsed_ns
 from ephemera.core.errors import EngineUnavailable, EphemeraError, StoreClosed
 from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.library import load
-from ephemera.engines.slatedb.opening import open_admin
+from ephemera.engines.slatedb.opening import open_admin, read_manifest
 from ephemera.engines.slatedb.place import Place
 
 COMPACTION_TRIES = 20
@@ -98,10 +98,7 @@ class Compactions:
         """The id of a compaction of everything; None when there is nothing to compact."""
         library = load()
         slatedb = library.slatedb
-        answer = library.run(
-            "admin_read_manifest", self.admin, library.lower("OptionalUInt64", None)
-        )
-        manifest = library.lift("OptionalTypeVersionedManifest", answer)
+        manifest = read_manifest(self.admin)
         if manifest is None or not (manifest.l0 or manifest.compacted):
             return None
         runs = [run.id for run in manifest.compacted]

@@ -102,6 +102,13 @@ class Writer:
         batch.put_plain(CLOCK_KEY, now_ms.to_bytes(8, "big"))
         self._stored_ms = now_ms
 
+    def touch(self) -> None:
+        """Store the time and nothing else."""
+        now_ms = self._clock.now_ms()
+        batch = self.batch()
+        self.stamp(batch, now_ms)
+        self.write(batch, now_ms, durable=False)
+
     def put(
         self, prefix: bytes, key: bytes, row: tuple[bytes, int, int, int, int], durable: bool | None
     ) -> None:
