@@ -568,6 +568,32 @@ def test_a_password_is_needed_and_never_shown(tmp_path: Path, opener: Opener) ->
         assert store.get("key") == b"1"
 
 
+def test_a_database_that_the_server_does_not_have_is_refused_at_once(
+    server: Process, opener: Opener
+) -> None:
+    with pytest.raises(InvalidArgument, match="DB index is out of range"):
+        opener(f"{servers.url_of(server)}/999")
+
+
+def test_hundreds_of_threads_each_get_an_answer(open_single: Opener) -> None:
+    store = open_single()
+    store.put("key", "1")
+    barrier = threading.Barrier(200)
+    found: list[bytes | None] = []
+
+    def use() -> None:
+        barrier.wait()
+        found.append(store.get("key"))
+
+    threads = [threading.Thread(target=use) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(servers.PATIENCE_S)
+    assert found == [b"1"] * 200
+    assert store.stats()["retries"] == 0
+
+
 def test_what_a_user_may_not_do_is_named(tmp_path: Path, opener: Opener) -> None:
     rule = "ada on nopass ~* +@all -eval -evalsha"
     with running(start_redis(tmp_path, "--user", *rule.split())) as process:

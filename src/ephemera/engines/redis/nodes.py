@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from redis.backoff import NoBackoff
@@ -22,6 +23,15 @@ from redis.retry import Retry
 
 from ephemera.core.errors import InvalidArgument
 from ephemera.engines.redis.settings import Address, Settings
+
+CONNECTIONS_MAX = 2**31
+"""Each thread uses one at a time, so threads are the bound; at fewer, redis-py would refuse rather than wait."""
+UNNAMED: dict[str, None] = (
+    {"driver_info": None}
+    if find_spec("redis.driver_info")
+    else {"lib_name": None, "lib_version": None}
+)
+"""No name and version of the library to each new connection: looking them up takes longer than connecting."""
 
 Command = tuple[bytes, ...]
 Reply = Any  # Any: bytes, a number, None, a list of these, or an exception in their place
@@ -58,7 +68,7 @@ class Exchange:
         self._lost: Lost | None = None
         try:
             self._connection = pool.get_connection()
-        except AuthenticationError as error:
+        except (AuthenticationError, ResponseError) as error:  # such as for a database too many
             raise self._refused(error) from None
         except (RedisError, OSError) as error:
             raise Unreached(f"{place}: {error}") from None
@@ -101,8 +111,8 @@ class Exchange:
         """Whether an answer did not come."""
         return self._lost is not None
 
-    def _refused(self, error: AuthenticationError) -> InvalidArgument:
-        return InvalidArgument(f"the server at {self._place} wants to know who asks: {error}")
+    def _refused(self, error: RedisError) -> InvalidArgument:
+        return InvalidArgument(f"the server at {self._place} refused the connection: {error}")
 
     def abandon(self) -> None:
         """Want no replies any more: what comes of the commands, nobody will know."""
@@ -147,6 +157,8 @@ def _connection_settings(
         "socket_timeout": settings.timeout_s,
         "socket_connect_timeout": settings.timeout_s,
         "protocol": 2,
+        "max_connections": CONNECTIONS_MAX,
+        **UNNAMED,
         # What is tried again, and for how long, is decided in `routing` alone.
         "retry": Retry(NoBackoff(), 0),
         "retry_on_error": [],

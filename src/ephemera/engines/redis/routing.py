@@ -152,19 +152,20 @@ class Cluster:
         self._settings = settings
         self._lock = threading.Lock()
         self._nodes: dict[Address, Node] = {}
-        self._owners: dict[int, Address] = {}
+        self._owners: list[Address | None] = [None] * SLOTS
         self._answered: tuple[Address, ...] = ()
 
     def node_of(self, key: bytes) -> Node:
-        owner = self._owners.get(key_slot(key))
+        owner = self._owners[key_slot(key)]
         if owner is None:
             raise Unreached(f"no server of {self._settings.place} has the slot {key_slot(key)}")
         return self._node(owner)
 
     def nodes(self) -> list[Node]:
-        if len(self._owners) < SLOTS:
+        owners = set(self._owners)
+        if None in owners:
             raise Unreached(f"the servers of {self._settings.place} do not have all the slots")
-        return [self._node(address) for address in sorted(set(self._owners.values()))]
+        return [self._node(address) for address in owners if address is not None]
 
     def redirected(self, error: ResponseError) -> Node | None:
         assert isinstance(error, AskError)  # a MovedError is one too
@@ -174,13 +175,16 @@ class Cluster:
         if not isinstance(error, MovedError):
             return self._node(owner)
         with self._lock:
-            self._owners = self._owners | {int(error.slot_id): owner}
+            self._owners = [*self._owners]
+            self._owners[int(error.slot_id)] = owner
         return None
 
     def look_again(self, until_ns: int) -> None:
         # Whoever answered last comes first: a server that hangs costs the time of a whole answer.
-        known = [*self._answered, *self._owners.values(), *self._settings.addresses]
-        for address in dict.fromkeys(known):
+        known = dict.fromkeys([*self._answered, *self._owners, *self._settings.addresses])
+        for address in known:
+            if address is None:
+                continue
             if elapsed_ns() >= until_ns:
                 return
             try:
@@ -193,16 +197,15 @@ class Cluster:
                         f"{address} is no cluster: open the store as redis://{address}"
                     )
                 continue
-            owners = dict(_owners(reply, asked=address))
-            if owners:
-                self._adopt(owners, answered=address)
+            if reply:
+                self._adopt(_owners(reply, asked=address), answered=address)
                 return
 
-    def _adopt(self, owners: dict[int, Address], *, answered: Address) -> None:
+    def _adopt(self, owners: list[Address | None], *, answered: Address) -> None:
         with self._lock:
             self._owners, self._answered = owners, (answered,)
             # Those that left the cluster are forgotten, and not closed: somebody may be in a call.
-            kept = {answered, *owners.values()}
+            kept = {answered, *owners}
             self._nodes = {place: node for place, node in self._nodes.items() if place in kept}
 
     def close(self) -> None:
@@ -218,11 +221,14 @@ class Cluster:
             return node
 
 
-def _owners(reply: Reply, *, asked: Address) -> Iterator[tuple[int, Address]]:
+def _owners(reply: Reply, *, asked: Address) -> list[Address | None]:
+    """The master of each slot, from what CLUSTER SLOTS says."""
+    owners: list[Address | None] = [None] * SLOTS
     for first, last, master, *_ in reply:
+        # A server that does not know its own name is where it was asked.
         owner = Address((master[0] or b"").decode() or asked.host, int(master[1]))
-        for slot in range(first, last + 1):
-            yield slot, owner
+        owners[first : last + 1] = [owner] * (last + 1 - first)
+    return owners
 
 
 class Router:
