@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -326,16 +325,19 @@ def test_a_loop_that_stops_during_a_callback_lets_the_thread_go(tmp_path: Path) 
     asyncio.run(store.close())
 
 
-def test_a_thread_is_made_for_what_waits_and_for_no_read(tmp_path: Path) -> None:
+def test_a_thread_is_made_for_what_waits_and_for_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         async with aio.open(tmp_path / "s.eph") as store:
-            await store.put(b"a", b"1", ttl=60)
-            before = own_threads()
-            reads: list[Callable[[], object]] = [
-                lambda: store.get(b"a"), lambda: store.entry(b"a"), lambda: store.ttl(b"a"),
-                lambda: store.get_many([b"a"]),
-            ]  # fmt: skip
-            await asyncio.gather(*(read() for read in reads * 100))  # type: ignore[call-overload]  # coroutines of several types
-            assert own_threads() == before
+            until(lambda: own_threads() == ["ephemera-aio_0"], "the opening's thread is there")
+            for number in range(100):
+                await store.put(b"%d" % number, b"1", ttl=60)
+                await store.incr(b"n", durable=False)
+                assert await store.get(b"%d" % number) == b"1"
+                assert await store.entry(b"n") is not None
+            await asyncio.gather(*(store.incr(b"n") for _ in range(100)))
+            assert own_threads() == ["ephemera-aio_0"]
+            await asyncio.gather(*(store.incr(b"n", durable=True) for _ in range(20)))
+            assert len(own_threads()) > 1
+            assert await store.get(b"n") == b"220"
 
     asyncio.run(main())

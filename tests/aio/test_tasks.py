@@ -18,7 +18,8 @@ from tests.aio.patience import outside
 TASKS = 1_000
 
 
-def test_a_thousand_tasks_lose_no_increment(run: Run, url: str) -> None:
+@pytest.mark.parametrize("durability", ["interval", "commit"])
+def test_a_thousand_tasks_lose_no_increment(run: Run, url: str, durability: str) -> None:
     async def task(store: aio.Store, number: int) -> None:
         own = b"task:%d" % number
         await store.put(own, b"%d" % number, ttl=600)
@@ -27,7 +28,7 @@ def test_a_thousand_tasks_lose_no_increment(run: Run, url: str) -> None:
         assert await store.incr(b"total", 2) >= 3
 
     async def main() -> None:
-        async with aio.open(url) as store:
+        async with aio.open(url, durability=durability) as store:
             await asyncio.gather(*(task(store, number) for number in range(TASKS)))
             assert await store.get(b"total") == b"%d" % (3 * TASKS)
             assert await store.count() == TASKS + 1
@@ -99,6 +100,27 @@ def test_the_loop_goes_on_while_a_write_waits_for_its_turn(run: Run, url: str) -
                 assert await store.get(b"a") is None
             await waiting
             assert await store.get(b"a") == b"2"
+
+    run(main())
+
+
+def test_a_task_that_never_waits_leaves_room_for_others(run: Run, url: str) -> None:
+    async def busy(store: aio.Store) -> None:
+        while True:
+            await store.put(b"a", b"1")
+            await store.get(b"a")
+            async with store.transaction() as txn:
+                while True:
+                    await txn.incr(b"n")
+                    await txn.get(b"n")
+
+    async def main() -> None:
+        async with aio.open(url) as store:
+            task = outside(busy(store))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
 
     run(main())
 

@@ -56,6 +56,8 @@ class Keyspace:
     ) -> object:
         """The value, or `default` when the key is absent, dead, or written longer ago than `max_age`."""
         if self._place.reads_here:  # as `read` does, without its cost: this is the hot path
+            if self._place.is_due():
+                await asyncio.sleep(0)
             return self._inner.get(key, default, max_age)
         return await self._place.call(self._inner.get, key, default, max_age)
 
@@ -80,7 +82,7 @@ class Keyspace:
         durable: bool | None = None,
     ) -> None:
         """Store the value. Without a lifetime the key gets the family's default, or is permanent."""
-        await self._place.write(
+        await self._place.write_key(
             self._inner.put, key, value, ttl=ttl, at=at, idle=idle, durable=durable
         )
 
@@ -94,17 +96,17 @@ class Keyspace:
         durable: bool | None = None,
     ) -> bool:
         """Give the key a new lifetime and leave its value; whether it was there."""
-        return await self._place.write(
+        return await self._place.write_key(
             self._inner.touch, key, ttl=ttl, at=at, idle=idle, durable=durable
         )
 
     async def persist(self, key: BytesLike, *, durable: bool | None = None) -> bool:
         """Take the key's deadline away and leave its value; whether the key was there."""
-        return await self._place.write(self._inner.persist, key, durable=durable)
+        return await self._place.write_key(self._inner.persist, key, durable=durable)
 
     async def delete(self, key: BytesLike, *, durable: bool | None = None) -> bool:
         """Take the key away; whether it was there."""
-        return await self._place.write(self._inner.delete, key, durable=durable)
+        return await self._place.write_key(self._inner.delete, key, durable=durable)
 
     @overload
     async def pop(self, key: BytesLike, *, durable: bool | None = None) -> bytes: ...
@@ -117,8 +119,8 @@ class Keyspace:
     ) -> object:
         """Take the key away and return its value; `default`, or else KeyError, when it is absent."""
         if default is _NOT_GIVEN:
-            return await self._place.write(self._inner.pop, key, durable=durable)
-        return await self._place.write(self._inner.pop, key, default, durable=durable)
+            return await self._place.write_key(self._inner.pop, key, durable=durable)
+        return await self._place.write_key(self._inner.pop, key, default, durable=durable)
 
     # --- one key: only if it is as believed ---------------------------------------------------
 
@@ -133,7 +135,7 @@ class Keyspace:
         durable: bool | None = None,
     ) -> bool:
         """Store the value unless the key is there; whether it was stored."""
-        return await self._place.write(
+        return await self._place.write_key(
             self._inner.put_if_absent, key, value, ttl=ttl, at=at, idle=idle, durable=durable
         )
 
@@ -149,7 +151,7 @@ class Keyspace:
         durable: bool | None = None,
     ) -> bool:
         """Store the value if the key holds `expected` (None: is absent); whether it was stored."""
-        return await self._place.write(
+        return await self._place.write_key(
             self._inner.compare_and_set,
             key,
             expected,
@@ -164,7 +166,7 @@ class Keyspace:
         self, key: BytesLike, by: int = 1, *, ttl: TtlLike = None, durable: bool | None = None
     ) -> int:
         """Add to the number that the key holds, and return the sum; an absent key counts as 0."""
-        return await self._place.write(self._inner.incr, key, by, ttl=ttl, durable=durable)
+        return await self._place.write_key(self._inner.incr, key, by, ttl=ttl, durable=durable)
 
     # --- many keys ----------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 """Where the plain calls of a store run while a coroutine awaits them.
 
-    an engine that waits   a read of a key     other calls             inside a transaction   inside a snapshot
-    FOR_TURNS              in the coroutine    a thread of the pool    in the coroutine       in the coroutine
-    FOR_REPLIES            a thread            a thread                its own thread         a thread
+    an engine that waits   a read of a key     a write of a key        other calls   inside a transaction
+    FOR_TURNS              in the coroutine    in the coroutine, if    a thread      in the coroutine
+                                               it need not wait
+    FOR_REPLIES            a thread            a thread                a thread      its own thread
 
+A write goes to a thread when its turn is not free at that moment, or when it waits for the disk (`durable`).
 A transaction is begun and ended in a thread of its own, its lane: a writer's turn belongs to the thread that
 took it. What may take long (a count, a walk) leaves the coroutine there too. Calls of one scan or
 snapshot never overlap.
@@ -29,6 +31,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+from ephemera.core.errors import StoreBusy
+from ephemera.core.hurry import hurried
 from ephemera.core.keyvalue import Waits
 
 T = TypeVar("T")
@@ -36,12 +40,16 @@ P = ParamSpec("P")
 
 POOL_THREADS = 64
 """So many calls of a store wait for replies or turns at once; threads are made as they are needed."""
+STREAK_CALLS = 64
+"""After so many calls that ran in coroutines, which then awaited nothing, the loop gets a turn."""
 LANES_MAX = 32
 """So many transactions of a store are begun at once; the next one waits until one of them has ended."""
 
 
 class Place:
     """Where the calls of one object run: right in the coroutine, or in a thread that it awaits."""
+
+    _streak = 0
 
     @property
     def reads_here(self) -> bool:
@@ -51,17 +59,30 @@ class Place:
     def writes_here(self) -> bool:
         return False
 
+    def is_due(self) -> bool:
+        """Whether so much ran in coroutines that other tasks should have a moment now."""
+        self._streak += 1
+        return self._streak % STREAK_CALLS == 0
+
     async def read(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """A call that is quick wherever reads are."""
         if self.reads_here:
+            if self.is_due():
+                await asyncio.sleep(0)
             return function(*given, **named)
         return await asyncio.wrap_future(self.submit(partial(function, *given, **named)))
 
     async def write(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """A call that is quick wherever writes are."""
         if self.writes_here:
+            if self.is_due():
+                await asyncio.sleep(0)
             return function(*given, **named)
         return await asyncio.wrap_future(self.submit(partial(function, *given, **named)))
+
+    async def write_key(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """A write of one key, which can be made twice if the first attempt was refused."""
+        return await self.write(function, *given, **named)
 
     async def call(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """A call that may take its time."""
@@ -95,6 +116,7 @@ class Pool(Place):
 
     def __init__(self) -> None:
         self.runs_reads_here = False
+        self.is_durable = False
         self._is_closed = False
         self._make_threads()
         _with_threads.add(self)
@@ -109,6 +131,17 @@ class Pool(Place):
     @property
     def writes_here(self) -> bool:
         return self._is_closed
+
+    async def write_key(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        durable = named.get("durable")
+        if self.runs_reads_here and not (self.is_durable if durable is None else durable):
+            if self.is_due():
+                await asyncio.sleep(0)
+            try:
+                return hurried(function, *given, **named)
+            except StoreBusy:
+                pass  # nothing was done; it waits in a thread, and no longer than it may
+        return await self.write(function, *given, **named)
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         lane = lane_of_this_task(self)
@@ -328,8 +361,9 @@ def lane_of_this_task(pool: Pool) -> Lane | None:
 class Places:
     """All the places of one store, by how its engine waits."""
 
-    def __init__(self, pool: Pool, waits: Waits) -> None:
+    def __init__(self, pool: Pool, waits: Waits, *, is_durable: bool) -> None:
         pool.runs_reads_here = waits is Waits.FOR_TURNS
+        pool.is_durable = is_durable
         self.pool = pool
         self._lanes = Lanes()
         self._closed: Future[None] | None = None

@@ -87,7 +87,8 @@ async def _open(url: str | os.PathLike[str], options: dict[str, Any]) -> Store:
     except BaseException:
         pool.close()
         raise
-    return Store(inner, Places(pool, inner.engine.waits))
+    is_durable = options.get("durability") == "commit"
+    return Store(inner, Places(pool, inner.engine.waits, is_durable=is_durable))
 
 
 class Family(Keyspace):

@@ -26,6 +26,7 @@ from ephemera.core.errors import (
     StoreClosed,
 )
 from ephemera.core.expiry import duration_ms, is_dead
+from ephemera.core.hurry import is_hurried
 from ephemera.core.keyvalue import (
     Capability,
     Change,
@@ -413,7 +414,7 @@ class MemoryEngine:
                     "this thread is inside a transaction: write through it, or after its block"
                 )
             left_s = (until_ns - elapsed_ns()) / 1e9
-            if left_s <= 0:
+            if left_s <= 0 or is_hurried():
                 raise StoreBusy(
                     f"the writer's turn did not come within {self._wait_ns / 1e9:g} s (lock_timeout)"
                 )
