@@ -35,7 +35,16 @@ from ephemera.core.expiry import (
     show,
     to_datetime,
 )
-from ephemera.core.keyvalue import Access, Bulk, Change, FamilyRef, Range, Write, prefix_range
+from ephemera.core.keyvalue import (
+    Access,
+    Bulk,
+    BulkPuts,
+    Change,
+    FamilyRef,
+    Range,
+    Write,
+    prefix_range,
+)
 from ephemera.core.row import NEVER_MS, Row
 
 T = TypeVar("T")
@@ -429,8 +438,12 @@ class Keyspace:
         values = _encode_pairs(pairs)
         now_ms = self._now_ms()
         life = self._lifetime(now_ms, ttl, at, idle)
+        durable = check_durable(durable)
+        if isinstance(self._access, BulkPuts):
+            self._access.put_many(self._ref, values, now_ms, *life, durable=durable)
+            return
         writes = [Write(self._ref, key, Row(value, now_ms, *life)) for key, value in values.items()]
-        self._access.write(writes, durable=check_durable(durable))
+        self._access.write(writes, durable=durable)
 
     def delete_many(self, keys: Iterable[BytesLike], *, durable: bool | None = None) -> int:
         """Take all these keys away at once, or none of them; how many of them were there.

@@ -211,6 +211,25 @@ class Bulk(Protocol):
         ...
 
 
+@runtime_checkable
+class BulkPuts(Protocol):
+    """An access that takes many values of one lifetime as they are, without a row for each."""
+
+    def put_many(
+        self,
+        family: FamilyRef,
+        values: dict[bytes, bytes],
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
+        *,
+        durable: bool | None,
+    ) -> None:
+        """Store all of them, or none."""
+        ...
+
+
 class Underway(Protocol):
     """Writes that are on their way, for who must not wait for them."""
 

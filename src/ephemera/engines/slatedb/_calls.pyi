@@ -45,6 +45,15 @@ class Batch:
         deadline_ms: int,
         idle_ms: int,
         hard_ms: int,
+    ) -> int: ...
+    def put_all(
+        self,
+        prefix: bytes,
+        values: dict[bytes, bytes],
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
     ) -> None: ...
     def put_plain(self, key: bytes, value: bytes) -> None: ...
     def delete(self, prefix: bytes, key: bytes) -> None: ...

@@ -501,21 +501,35 @@ cdef class Batch:
         self.handle = Handle(kind, lib.new_batch(&status))
         self.has_deadlines = has_deadlines
 
-    def put(
+    cpdef int put(
+        self,
+        bytes prefix,
+        bytes key,
+        bytes value,
+        int64_t written_ms,
+        int64_t deadline_ms,
+        int64_t idle_ms,
+        int64_t hard_ms,
+    ) except -1:
+        return self._put(
+            _key_buffer(prefix, key),
+            _row_buffer(value, written_ms, deadline_ms, idle_ms, hard_ms),
+            deadline_ms if self.has_deadlines else NEVER,
+        )
+
+    def put_all(
         self,
         bytes prefix not None,
-        bytes key not None,
-        bytes value not None,
+        dict values not None,
         int64_t written_ms,
         int64_t deadline_ms,
         int64_t idle_ms,
         int64_t hard_ms,
     ) -> None:
-        self._put(
-            _key_buffer(prefix, key),
-            _row_buffer(value, written_ms, deadline_ms, idle_ms, hard_ms),
-            deadline_ms if self.has_deadlines else NEVER,
-        )
+        """Values by their keys, all of one lifetime."""
+        cdef bytes key, value
+        for key, value in values.items():
+            self.put(prefix, key, value, written_ms, deadline_ms, idle_ms, hard_ms)
 
     def put_plain(self, bytes key not None, bytes value not None) -> None:
         """Store what is no row: the engine's own records."""

@@ -191,6 +191,25 @@ class SlateEngine:
             row = (value, written_ms, deadline_ms, idle_ms, hard_ms)
             self._writer.put(self._prefix(family), key, row, durable)
 
+    def put_many(
+        self,
+        family: SlateFamily,
+        values: dict[bytes, bytes],
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
+        *,
+        durable: bool | None,
+    ) -> None:
+        self._check_writable()
+        with self._gate.writing():
+            prefix = self._prefix(family)
+            if values:
+                batch = self._writer.batch()
+                batch.put_all(prefix, values, written_ms, deadline_ms, idle_ms, hard_ms)
+                self._writer.write(batch, written_ms, durable)
+
     def delete(self, family: SlateFamily, key: bytes, *, durable: bool | None) -> bool:
         is_there = False
 
