@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ephemera
 from ephemera import ManualClock, StoreFenced
@@ -122,6 +125,59 @@ def test_walks_counts_and_transactions_see_what_was_gathered(
     assert store.get("f") is None
     arrive(engine)
     assert list(store.scan()) == []
+
+
+steps = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from("abc"), st.integers(0, 9)),
+    st.tuples(st.just("put brief"), st.sampled_from("abc"), st.integers(0, 9)),
+    st.tuples(st.sampled_from(["delete", "incr", "pass"]), st.sampled_from("abc"), st.just(1)),
+    st.tuples(st.sampled_from(["end", "arrive", "count", "transact"]), st.just("a"), st.just(1)),
+)
+
+
+@settings(max_examples=30)
+@given(done=st.lists(steps, max_size=40))
+def test_a_gathered_store_is_the_store_in_every_order_of_turns(
+    done: list[tuple[str, str, int]],
+) -> None:
+    clock = ManualClock(NOW_MS)
+    with (
+        TemporaryDirectory() as place,
+        open_store(file_url(Path(place)), clock=clock) as store,
+        ephemera.open("memory://", clock=clock, maintenance="manual") as model,
+    ):
+        engine = store.engine
+        assert isinstance(engine, Gathered)
+        underway = 0
+        for name, key, number in done:
+            if name == "end":
+                engine.end_turn(durable=False).settle()
+                underway += 1
+            elif name == "arrive" and underway:
+                engine.arrived()
+                underway -= 1
+            elif name == "pass":
+                clock.advance(number)
+            for each in (store, model):
+                _do(each, name, key, number)
+            assert [store.entry(key) for key in "abc"] == [model.entry(key) for key in "abc"]
+        assert list(store.scan()) == list(model.scan())
+
+
+def _do(store: ephemera.Store, name: str, key: str, number: int) -> None:
+    if name == "put":
+        store.put(key, str(number))
+    elif name == "put brief":
+        store.put(key, str(number), ttl=1)
+    elif name == "delete":
+        store.delete(key)
+    elif name == "incr":
+        store.incr(key, number)
+    elif name == "count":
+        store.count()
+    elif name == "transact":
+        with store.transaction() as transaction:
+            transaction.incr(key, number)
 
 
 def test_replies_go_out_in_the_order_of_their_turns(engine: Gathered, family: FamilyRef) -> None:

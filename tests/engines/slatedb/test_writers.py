@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -168,6 +169,32 @@ def test_a_scan_is_of_one_state_while_batches_are_written(tmp_path: Path) -> Non
         finally:
             stop.set()
             writer.join()
+
+
+def test_an_interrupt_ends_a_wait_and_nothing_else(tmp_path: Path) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    store = ephemera.open(file_url(tmp_path, "flush_interval=600"))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupted):
+            store.put("a", "1", durable=True)  # which would take ten minutes
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupted), store.transaction(durable=True) as transaction:
+            transaction.put("b", "2")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    store.put("c", "3")
+    with store.transaction() as transaction:
+        transaction.put("d", "4")
+    store.sync()
+    assert set(store) >= {b"c", b"d"}
+    store.close()
 
 
 def test_the_child_of_a_fork_is_told_to_open_elsewhere(tmp_path: Path) -> None:
