@@ -45,7 +45,7 @@ class SlateMachine(StoreMachine):
 
 
 MACHINES = [MemoryMachine, LocalMachine, TinySegmentsMachine, SlateMachine]
-SLOW = {SlateMachine: 10}
+SLOW: dict[type[StoreMachine], int] = {SlateMachine: 10}
 """By how much fewer examples are tried where each of them takes longer."""
 each_machine = pytest.mark.parametrize(
     "machine", MACHINES, ids=[machine.engine_name for machine in MACHINES]

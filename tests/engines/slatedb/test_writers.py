@@ -14,6 +14,7 @@ import pytest
 import ephemera
 from ephemera import StoreFenced, TransactionConflict, UnsupportedOperation
 from ephemera.core.row import Row
+from ephemera.engines.slatedb import library
 from tests.engines.slatedb.buckets import file_url, s3_url, wait_until
 
 KEEPS_WRITING = """
@@ -147,6 +148,30 @@ def test_threads_that_put_and_count_on_the_same_keys_lose_nothing(tmp_path: Path
         assert all(store[f"own:{number}"] == b"%d" % (rounds - 1) for number in range(threads))
 
 
+def test_threads_that_make_a_family_at_the_same_time_share_it(tmp_path: Path) -> None:
+    threads = 8
+    with ephemera.open(file_url(tmp_path)) as store:
+        for attempt in range(10):
+            ready = threading.Barrier(threads)
+
+            def make(number: int, name: str, ready: threading.Barrier) -> None:
+                ready.wait()
+                store.family(name).put(str(number), "")
+
+            workers = [
+                threading.Thread(target=make, args=(number, f"family{attempt}", ready))
+                for number in range(threads)
+            ]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+            family = store.family(f"family{attempt}")
+            assert family.count() == threads
+            family.clear()
+            assert family.count() == store.family(f"family{attempt}").count() == 0
+
+
 def test_a_scan_is_of_one_state_while_batches_are_written(tmp_path: Path) -> None:
     keys = [f"key:{number:04}" for number in range(2_000)]
     with ephemera.open(file_url(tmp_path)) as store:
@@ -228,8 +253,12 @@ def _tried(call: object) -> bytes:
 
 
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ephemera.engines.slatedb import library
-
     monkeypatch.setitem(library.METHODS, "db_write", (1, "writehandle"))
     with pytest.raises(UnsupportedOperation, match=r"another db_write than version 0\.17"):
+        library.load.__wrapped__()
+
+
+def test_without_the_package_the_install_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "slatedb.uniffi._slatedb_uniffi", None)
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'ephemera\[slatedb\]'"):
         library.load.__wrapped__()

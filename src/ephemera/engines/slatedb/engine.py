@@ -16,12 +16,11 @@ A writer that another has followed is fenced: SlateDB refuses its flushes, and i
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ephemera.core.clock import Clock, SteadyClock, never_before
 from ephemera.core.errors import EphemeraError, ReadOnly, StoreClosed
@@ -58,7 +57,8 @@ from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_ba
 from ephemera.engines.slatedb.views import SlateTurn, SlateView
 from ephemera.engines.slatedb.writing import Soon, Writer
 
-SWEEP_ROWS = 1_000
+T = TypeVar("T")
+
 FORKED = "the store was opened before this process was forked: open it in a process of its own"
 
 
@@ -78,7 +78,6 @@ class SlateEngine:
         check_threads()
         self.is_read_only = options.read_only
         self._gate = Gate(duration_ms(options.lock_timeout, name="lock_timeout"))
-        self._changing = threading.Lock()  # of the families, as this process knows them
         self._compactions = Compactions(self._place)
         self._background: Background | None = None
         if self.is_read_only:
@@ -169,8 +168,7 @@ class SlateEngine:
         """See what the writer has done to the families."""
         data = self._state.record(TABLE_KEY)
         if data != self._families.data:
-            with self._changing:
-                self._families.load(data)
+            self._families.load(data)
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -286,9 +284,7 @@ class SlateEngine:
         return found
 
     def set_default_ttl(self, family: SlateFamily, ttl_ms: int | None) -> None:
-        self._check_writable()
-        self._prefix(family)
-        self._change_families(lambda table: table.set_default_ttl(family.name, ttl_ms))
+        self._change_families(lambda table: table.set_default_ttl(family, ttl_ms))
 
     def families(self) -> list[str]:
         self._check_open()
@@ -297,42 +293,32 @@ class SlateEngine:
         return sorted(self._families.table.families)
 
     def drop_family(self, name: str) -> bool:
-        self._check_writable()
-        if name not in self._families.table.families:
-            return False
-        self._change_families(lambda table: table.drop(name))
+        was_there = self._change_families(lambda table: table.drop(name))
         self._wake_sweeper()
-        return True
+        return was_there
 
     def clear(self, family: SlateFamily) -> None:
-        self._check_writable()
-        self._prefix(family)
-        self._change_families(lambda table: table.clear(family.name))
+        self._change_families(lambda table: table.clear(family))
         self._wake_sweeper()
 
-    def _change_families(self, change: Callable[[Table], object]) -> None:
+    def _change_families(self, change: Callable[[Table], T]) -> T:
         """Alone: once it is done, nobody writes to an id that was given up."""
         self._check_writable()
         turn = Turnkey()
         self._gate.take(turn)
         try:
-            self._store_families(change)
+            self._check_open()
+            table = self._families.table.copy()
+            result = change(table)
+            data = table.encode()
+            if data != self._families.data:
+                batch = self._writer.batch()
+                batch.put_plain(TABLE_KEY, data)
+                self._writer.write(batch, self.clock.now_ms(), None)
+                self._families.load(data)
+            return result
         finally:
             self._gate.end(turn)
-
-    def _store_families(
-        self, change: Callable[[Table], object], deleted: Sequence[tuple[bytes, bytes]] = ()
-    ) -> None:
-        table = self._families.table.copy()
-        change(table)
-        data = table.encode()
-        batch = self._writer.batch()
-        for prefix, key in deleted:
-            batch.delete(prefix, key)
-        batch.put_plain(TABLE_KEY, data)
-        self._writer.write(batch, self.clock.now_ms(), None)
-        with self._changing:
-            self._families.load(data)
 
     # --- expiry -------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ family gives its id up, which makes its rows unreachable at once and leaves them
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,16 +86,30 @@ class Table:
         return Table(self.next_id, dict(self.families), list(self.given_up))
 
     def add(self, name: str) -> None:
+        """Make a family, unless somebody has just done so."""
+        if name in self.families:
+            return
         self.families[name] = Entry(self.next_id, None, self.next_id)
         self.next_id += 1
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str) -> bool:
+        """Whether it was there."""
+        if name not in self.families:
+            return False
         self.given_up.append(self.families.pop(name).id)
+        return True
 
-    def clear(self, name: str) -> None:
-        entry = self.families[name]
+    def entry(self, family: SlateFamily) -> Entry:
+        """What it says of a family. Raises InvalidArgument where it is not there."""
+        entry = self.families.get(family.name)
+        if entry is None or entry.first_id != family.first_id:
+            raise family_dropped(family.name)
+        return entry
+
+    def clear(self, family: SlateFamily) -> None:
+        entry = self.entry(family)
         self.given_up.append(entry.id)
-        self.families[name] = entry._replace(id=self.next_id)
+        self.families[family.name] = entry._replace(id=self.next_id)
         self.next_id += 1
 
     def forget(self, family_id: int) -> None:
@@ -102,8 +117,8 @@ class Table:
         if family_id in self.given_up:
             self.given_up.remove(family_id)
 
-    def set_default_ttl(self, name: str, ttl_ms: int | None) -> None:
-        self.families[name] = self.families[name]._replace(default_ttl_ms=ttl_ms)
+    def set_default_ttl(self, family: SlateFamily, ttl_ms: int | None) -> None:
+        self.families[family.name] = self.entry(family)._replace(default_ttl_ms=ttl_ms)
 
 
 class SlateFamily:
@@ -129,31 +144,23 @@ class Families:
     """The families as this process knows them. A handle is the same object as long as its family is there."""
 
     def __init__(self, data: bytes | None) -> None:
+        self._lock = threading.Lock()
         self._handles: dict[str, SlateFamily] = {}
         self.load(data)
 
     def load(self, data: bytes | None) -> None:
         """Bring every handle up to date with the record."""
-        self.data = data
-        self.table = Table.decode(data)
-        for name, handle in list(self._handles.items()):
-            handle.follow(self.table.families.get(name))
-            if handle.prefix is None:
-                del self._handles[name]
+        table = Table.decode(data)
+        with self._lock:
+            self.data, self.table = data, table
+            for name, handle in list(self._handles.items()):
+                handle.follow(table.families.get(name))
+                if handle.prefix is None:
+                    del self._handles[name]
 
     def get(self, name: str) -> SlateFamily | None:
-        handle = self._handles.get(name)
-        if handle is None and name in self.table.families:
-            handle = self._handles[name] = SlateFamily(name, self.table.families[name])
-        return handle
-
-
-def prefix_in(table: Table, family: SlateFamily) -> bytes:
-    """What the family's keys begin with in the state that has this table.
-
-    Raises InvalidArgument where it is not there.
-    """
-    entry = table.families.get(family.name)
-    if entry is None or entry.first_id != family.first_id:
-        raise family_dropped(family.name)
-    return prefix_of(entry.id)
+        with self._lock:
+            handle = self._handles.get(name)
+            if handle is None and name in self.table.families:
+                handle = self._handles[name] = SlateFamily(name, self.table.families[name])
+            return handle

@@ -8,7 +8,7 @@ from ephemera.core.errors import StoreClosed
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Range, Write
 from ephemera.core.row import Row
-from ephemera.engines.slatedb.families import TABLE_KEY, SlateFamily, Table, prefix_in
+from ephemera.engines.slatedb.families import TABLE_KEY, SlateFamily, Table, prefix_of
 from ephemera.engines.slatedb.library import CLOSED
 from ephemera.engines.slatedb.reading import State
 
@@ -33,10 +33,10 @@ class SlateView:
         return None if entry is None else SlateFamily(name, entry)
 
     def row(self, family: SlateFamily, key: bytes) -> Row | None:
-        return self.state().row(prefix_in(self._table, family), key, self.now_ms)
+        return self.state().row(prefix_of(self._table.entry(family).id), key, self.now_ms)
 
     def scan(self, family: SlateFamily, bounds: Range) -> Iterator[tuple[bytes, Row]]:
-        rows = self.state().rows(prefix_in(self._table, family), bounds)
+        rows = self.state().rows(prefix_of(self._table.entry(family).id), bounds)
         return self._living(rows)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class SlateTurn(SlateView):
         """
         try:
             rows = [
-                (prefix_in(self._table, write.family), write.key, write.row)  # type: ignore[arg-type]  # our own
+                (prefix_of(self._table.entry(write.family).id), write.key, write.row)  # type: ignore[arg-type]  # our own
                 for write in writes
             ]
             self._commit(self.state(), rows, durable)
