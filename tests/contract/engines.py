@@ -120,6 +120,15 @@ def aio_local(place: Path) -> EngineUnderTest:
     return awaited("aio-local", place / "contract.eph", segment_bytes=SMALL_SEGMENT_BYTES)
 
 
+def aio_redis(_place: Path) -> EngineUnderTest:
+    servers.flush(servers.single())
+    return awaited("aio-redis", servers.url_of(servers.single()))
+
+
+def aio_slatedb(place: Path) -> EngineUnderTest:
+    return awaited("aio-slatedb", buckets.file_url(place / "objects"))
+
+
 def awaited(name: str, url: str | Path, **settings: Any) -> EngineUnderTest:
     """The coroutines of `ephemera.aio`, each awaited where the suite makes a plain call."""
 
@@ -142,6 +151,8 @@ ENGINES: dict[str, Callable[[Path], EngineUnderTest]] = {
     "ephemera-server": ephemera_server,
     "slatedb-file": slatedb_file,
     "slatedb-s3": slatedb_s3,
+    "aio-redis": aio_redis,
+    "aio-slatedb": aio_slatedb,
 }
 
 
