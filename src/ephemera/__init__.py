@@ -14,14 +14,17 @@ True
 from ephemera.core.clock import Clock, ManualClock
 from ephemera.core.errors import (
     CorruptStore,
+    EngineUnavailable,
     EphemeraError,
     InvalidArgument,
     ReadOnly,
     StoreBusy,
     StoreClosed,
     StoreFailed,
+    StoreFenced,
     StoreFull,
     StoreLocked,
+    TransactionConflict,
     UnsupportedOperation,
 )
 from ephemera.core.expiry import Ttl
@@ -39,6 +42,7 @@ __all__ = [
     "CheckReport",
     "Clock",
     "CorruptStore",
+    "EngineUnavailable",
     "Entry",
     "EphemeraError",
     "Expired",
@@ -51,9 +55,11 @@ __all__ = [
     "StoreBusy",
     "StoreClosed",
     "StoreFailed",
+    "StoreFenced",
     "StoreFull",
     "StoreLocked",
     "Transaction",
+    "TransactionConflict",
     "Ttl",
     "UnsupportedOperation",
     "__version__",

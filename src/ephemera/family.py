@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ephemera.core.arguments import BytesLike, check_durable
-from ephemera.core.keyvalue import FamilyRef, KeyValue
+from ephemera.core.keyvalue import Bulk, FamilyRef, KeyValue
 from ephemera.keyspace import Keyspace, encode_keys
 from ephemera.transaction import begin
 
@@ -41,6 +41,8 @@ class Family(Keyspace):
         # The engine deletes blindly in a batch; to count what was there takes the writer's turn.
         wanted = encode_keys(keys)
         check_durable(durable)
+        if isinstance(self._engine, Bulk):
+            return self._engine.delete_many(self._ref, wanted, durable=durable)
         with begin(self._engine, durable=durable) as pending:
             return sum(pending.delete(self._ref, key, durable=None) for key in wanted)
 

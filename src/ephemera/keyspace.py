@@ -35,7 +35,16 @@ from ephemera.core.expiry import (
     show,
     to_datetime,
 )
-from ephemera.core.keyvalue import Access, Change, FamilyRef, Range, Write, prefix_range
+from ephemera.core.keyvalue import (
+    Access,
+    Bulk,
+    BulkPuts,
+    Change,
+    FamilyRef,
+    Range,
+    Write,
+    prefix_range,
+)
 from ephemera.core.row import NEVER_MS, Row
 
 T = TypeVar("T")
@@ -133,7 +142,7 @@ class Keyspace:
         """
         now_ms = self._now_ms()
         row = self._access.row(self._ref, encode_key(key), now_ms)
-        return None if row is None else _entry(row, now_ms)
+        return None if row is None else entry_of(row, now_ms)
 
     def ttl(self, key: BytesLike) -> float | None:
         """The seconds left until the deadline, None without one. Raises KeyError when absent.
@@ -404,6 +413,8 @@ class Keyspace:
         """
         wanted = encode_keys(keys)
         now_ms = self._now_ms()
+        if isinstance(self._access, Bulk):
+            return self._access.get_many(self._ref, wanted, now_ms)
         found = ((key, self._get(self._ref, key, now_ms)) for key in wanted)
         return {key: value for key, value in found if value is not None}
 
@@ -427,8 +438,12 @@ class Keyspace:
         values = _encode_pairs(pairs)
         now_ms = self._now_ms()
         life = self._lifetime(now_ms, ttl, at, idle)
+        durable = check_durable(durable)
+        if isinstance(self._access, BulkPuts):
+            self._access.put_many(self._ref, values, now_ms, *life, durable=durable)
+            return
         writes = [Write(self._ref, key, Row(value, now_ms, *life)) for key, value in values.items()]
-        self._access.write(writes, durable=check_durable(durable))
+        self._access.write(writes, durable=durable)
 
     def delete_many(self, keys: Iterable[BytesLike], *, durable: bool | None = None) -> int:
         """Take all these keys away at once, or none of them; how many of them were there.
@@ -462,7 +477,8 @@ class Keyspace:
         >>> list(store.scan("a:", reverse=True))
         [(b'a:2', b'y'), (b'a:1', b'x')]
         """
-        rows = self._rows(prefix, start, end, reverse, limit)
+        count = check_limit(limit)
+        rows = islice(self._rows(prefix, start, end, reverse), count)
         return ((key, row.value) for key, row in rows)
 
     def entries(
@@ -482,22 +498,22 @@ class Keyspace:
         >>> [(key, entry.value, entry.ttl) for key, entry in store.entries()]
         [(b'code', b'492817', 60.0)]
         """
-        rows = self._rows(prefix, start, end, reverse, limit)
-        return ((key, _entry(row, self._now_ms())) for key, row in rows)
+        count = check_limit(limit)
+        rows = islice(self._rows(prefix, start, end, reverse), count)
+        return ((key, entry_of(row, self._now_ms())) for key, row in rows)
 
     def _rows(
-        self, prefix: object, start: object, end: object, reverse: object, limit: object
+        self, prefix: object, start: object, end: object, reverse: object
     ) -> Iterator[tuple[bytes, Row]]:
         if not isinstance(reverse, bool):
             raise InvalidArgument(f"reverse must be True or False, not {reverse!r}")
-        count = None if limit is None else count_at_least(limit, 0, name="limit")
         bounds = prefix_range(
             encode_bound(prefix, name="prefix"),
             b"" if start is None else encode_bound(start, name="start"),
             None if end is None else encode_bound(end, name="end"),
             is_reverse=reverse,
         )
-        return islice(self._access.scan(self._ref, bounds, None), count)
+        return self._access.scan(self._ref, bounds, None)
 
     def count(self) -> int:
         """How many keys are alive.
@@ -615,6 +631,11 @@ class Keyspace:
         return self._store_ttl_ms if own_ms is None else own_ms or None
 
 
+def check_limit(limit: object) -> int | None:
+    """How many pairs a scan yields at most, or None for all."""
+    return None if limit is None else count_at_least(limit, 0, name="limit")
+
+
 def encode_keys(keys: Iterable[BytesLike]) -> list[bytes]:
     """The bytes of several keys, each once. Raises InvalidArgument when one of them is none."""
     if isinstance(keys, (bytes, bytearray, memoryview, str)) or not isinstance(keys, Iterable):
@@ -646,7 +667,8 @@ def _with_lifetime(row: Row, life: Lifetime) -> Row:
     return Row(row.value, row.written_ms, *life)
 
 
-def _entry(row: Row, now_ms: int) -> Entry:
+def entry_of(row: Row, now_ms: int) -> Entry:
+    """A row as its reader sees it at this instant."""
     return Entry(
         row.value,
         to_datetime(row.written_ms),

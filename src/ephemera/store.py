@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 
 from ephemera.core.arguments import DEFAULT_FAMILY, check_family_name, count_at_least
 from ephemera.core.clock import Clock
-from ephemera.core.errors import InvalidArgument, StoreClosed, UnsupportedOperation
+from ephemera.core.errors import InvalidArgument, StoreClosed
 from ephemera.core.expiry import Ttl, TtlLike, duration_ms
 from ephemera.core.keyvalue import (
     NO_DEFAULT_TTL_MS,
@@ -28,25 +28,17 @@ from ephemera.snapshot import Snapshot
 from ephemera.transaction import Transaction
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-ALLOWED_URLS = "a path or memory://"
-ENGINES_TO_COME = {
-    "s3": "SlateDB",
-    "gs": "SlateDB",
-    "az": "SlateDB",
-    "file": "SlateDB",
-    "redis": "Redis",
-    "rediss": "Redis",
-    "redis+cluster": "Redis",
-    "unix": "Redis",
-}
+ALLOWED_URLS = "a path, memory://, s3://, gs://, az://, file://, redis://, rediss://, unix:// or redis+cluster://"
+SLATEDB_SCHEMES = ("s3", "gs", "az", "file")
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
 
 
 def open(url: str | os.PathLike[str], **options: Any) -> Store:  # Any: Options checks each of them
-    """Open the store at a path, creating it when it is not there, or `memory://` for one in memory.
+    """Open the store at a path or URL, creating it when it is not there; `memory://` is one in memory.
 
     The options are the fields of `ephemera.core.options.Options`. Raises InvalidArgument for a URL
-    or an option that it does not know, UnsupportedOperation for an engine that is not in this
-    version.
+    or an option that it does not know, UnsupportedOperation for an engine whose package is not
+    installed.
 
     >>> import ephemera
     >>> with ephemera.open("memory://", default_ttl=3600) as store:
@@ -76,11 +68,14 @@ def _engine(url: object, options: Options) -> KeyValue:
         if place[len("memory://") :]:
             raise InvalidArgument(f"memory:// takes nothing after it: {place!r}")
         engine = MemoryEngine(options)
-    elif scheme in ENGINES_TO_COME:
-        raise UnsupportedOperation(
-            f"{scheme}:// needs the {ENGINES_TO_COME[scheme]} engine, which is not in this "
-            f"version; use {ALLOWED_URLS}"
-        )
+    elif scheme in SLATEDB_SCHEMES:
+        from ephemera.engines.slatedb import SlateEngine
+
+        engine = SlateEngine(place, options)
+    elif scheme in REDIS_SCHEMES:
+        from ephemera.engines.redis import open_engine
+
+        engine = open_engine(place, options)
     elif scheme or not place:
         raise InvalidArgument(f"a store is opened by {ALLOWED_URLS}, not {place!r}")
     else:

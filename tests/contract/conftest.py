@@ -16,6 +16,23 @@ from tests.contract.times import START_MS
 CAPABILITIES = pytest.StashKey[frozenset[Capability]]()
 
 
+QUICK_ON_S3 = {"test_admin.py", "test_reopen.py"}
+SOAK_ENGINES = {"aio-redis", "aio-slatedb"}
+"""What they are made of runs in any case: these engines plainly, and coroutines on others."""
+"""What `make test` runs there: each request takes moto milliseconds, and each test many requests."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        is_on_s3 = callspec is not None and callspec.params.get("engine") == "slatedb-s3"
+        if is_on_s3 and item.path.name not in QUICK_ON_S3:
+            item.add_marker(pytest.mark.soak)
+        if callspec is not None and callspec.params.get("engine") in SOAK_ENGINES:
+            item.add_marker(pytest.mark.soak)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs(capability): skip on engines that do not have this ephemera.Capability"

@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "resp": {"core"},
     "formats": {"core"},
     STORE_LAYER: {"core"},
+    "aio": {"core", STORE_LAYER, PUBLIC},
     "server": {"core", "resp", "formats", PUBLIC},
     "patterns": {PUBLIC},
     "integrations": {PUBLIC},

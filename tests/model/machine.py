@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from ephemera import Expired, InvalidArgument, ManualClock, Snapshot, Store, Ttl
+from ephemera import Capability, Expired, InvalidArgument, ManualClock, Snapshot, Store, Ttl
 from tests.contract.engines import ENGINES
 from tests.model.model import Death, Model
 
@@ -167,8 +167,8 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(listens=st.booleans())
     def listen(self, listens: bool) -> None:
         """A store that nobody listens to purges in another way, and must count the same."""
-        self._listens = listens
-        if listens:
+        self._listens = listens and Capability.EXPIRY_EVENTS in self._store.capabilities
+        if self._listens:
             self._store.on_expire(self._events.append)
 
     def teardown(self) -> None:

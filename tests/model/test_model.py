@@ -40,7 +40,13 @@ class TinySegmentsMachine(StoreMachine):
     crash = crash_local
 
 
-MACHINES = [MemoryMachine, LocalMachine, TinySegmentsMachine]
+class SlateMachine(StoreMachine):
+    engine_name = "slatedb-file"
+
+
+MACHINES = [MemoryMachine, LocalMachine, TinySegmentsMachine, SlateMachine]
+SLOW: dict[type[StoreMachine], int] = {SlateMachine: 10}
+"""By how much fewer examples are tried where each of them takes longer."""
 each_machine = pytest.mark.parametrize(
     "machine", MACHINES, ids=[machine.engine_name for machine in MACHINES]
 )
@@ -48,7 +54,8 @@ each_machine = pytest.mark.parametrize(
 
 @each_machine
 def test_a_store_behaves_like_a_dictionary_with_deadlines(machine: type[StoreMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings())
+    examples = settings().max_examples // SLOW.get(machine, 1)
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples))
 
 
 @pytest.mark.soak
@@ -56,6 +63,7 @@ def test_a_store_behaves_like_a_dictionary_with_deadlines(machine: type[StoreMac
 def test_a_store_behaves_like_a_dictionary_for_a_hundred_thousand_steps(
     machine: type[StoreMachine],
 ) -> None:
+    examples = 1_000 // SLOW.get(machine, 1)
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=1_000, stateful_step_count=100)
+        machine, settings=settings(max_examples=examples, stateful_step_count=100)
     )

@@ -19,7 +19,7 @@ COMPLETION_VARIABLE = "_EPHEMERA_COMPLETE"
 PANELS = {
     "Keys": ["get", "put", "del", "ttl", "touch", "scan", "count"],
     "What is there": ["families", "deadlines", "watch", "top", "info"],
-    "Care": ["purge", "check", "compact", "backup", "restore", "import", "export"],
+    "Care": ["purge", "check", "compact", "backup", "restore", "copy", "import", "export"],
     "Programs": ["shell", "serve", "bench"],
 }
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}

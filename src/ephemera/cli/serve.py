@@ -23,7 +23,7 @@ PORTS_TRIED = 100
 
 def serve(
     store: Annotated[
-        str, typer.Argument(metavar="STORE", help="A path, made if it is not there, or memory://.")
+        str, typer.Argument(metavar="STORE", help="A path, made if it is not there, or a URL.")
     ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -37,6 +37,9 @@ def serve(
     durability: Annotated[
         Durability, typer.Option(help="When a write counts as kept: commit, interval or none.")
     ] = "interval",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Serve reads alone, of what another writes.")
+    ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate: serve TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
     maxclients: Annotated[int, typer.Option(min=1, help="How many clients at once.")] = 10_000,
@@ -69,15 +72,22 @@ def serve(
             Endpoint(host=host, port=PORT if port is None else port, tls=_tls(tls_cert, tls_key)),
             unixsocket,
             is_any_port=port is None,
+            is_read_only=read_only,
         )
     )
 
 
 async def _serve(
-    url: str, settings: Settings, endpoint: Endpoint, unix_path: str | None, *, is_any_port: bool
+    url: str,
+    settings: Settings,
+    endpoint: Endpoint,
+    unix_path: str | None,
+    *,
+    is_any_port: bool,
+    is_read_only: bool,
 ) -> None:
     _make_parent(url)
-    with open_store(url, durability=settings.durability) as store:
+    with open_store(url, durability=settings.durability, read_only=is_read_only) as store:
         listener = Listener(Server(store, settings))
         endpoint = await _listen(listener, endpoint, tries=PORTS_TRIED if is_any_port else 1)
         places = [endpoint]

@@ -7,12 +7,15 @@
     ├── ReadOnly              open the store without read_only=True
     ├── StoreLocked           another process keeps the store to itself; wait or stop it
     ├── StoreBusy             a writer held its turn too long; try again
+    ├── TransactionConflict   another writer was there first each time; try the block again
+    ├── EngineUnavailable     the servers behind the store did not answer in time; try again later
+    ├── StoreFenced           another writer took the store over; open it again to take it back
     ├── StoreFull             free disk space or raise size_limit, then try again
     ├── StoreFailed           the operating system lost a write; close, then open again to recover
     └── CorruptStore          restore a backup; the message names file and offset
 
 The message says what was given and what is allowed. An operation that raises has changed nothing,
-with the single exception of `StoreFailed`, after which reopening decides.
+except after `StoreFailed`, where reopening decides, and `EngineUnavailable`, where the answer was lost.
 """
 
 from __future__ import annotations
@@ -44,6 +47,18 @@ class StoreLocked(EphemeraError):
 
 class StoreBusy(EphemeraError):
     """The writer's turn did not come within `lock_timeout`."""
+
+
+class TransactionConflict(EphemeraError):
+    """Other writers changed what the transaction had read, as often as it was tried again."""
+
+
+class EngineUnavailable(EphemeraError):
+    """What is behind the store did not answer in time. A write may or may not have happened."""
+
+
+class StoreFenced(EphemeraError):
+    """A newer writer has taken the store over; this one acknowledges nothing any more."""
 
 
 class StoreFull(EphemeraError):

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ephemera.core.clock import Clock
-from ephemera.core.errors import InvalidArgument
+from ephemera.core.errors import InvalidArgument, UnsupportedOperation
 from ephemera.core.row import Row
 
 
@@ -28,6 +28,22 @@ class Capability(enum.Enum):
     SNAPSHOTS = "snapshots"
     EXPIRY_EVENTS = "expiry events"
     BACKUP = "backup to a directory"
+
+
+def unsupported(engine: str, capability: Capability, alternative: str) -> UnsupportedOperation:
+    """What an engine raises that is asked for a capability it does not have.
+
+    >>> unsupported("memory", Capability.BACKUP, "open a store at a path")
+    UnsupportedOperation('the memory engine has no backup to a directory: open a store at a path')
+    """
+    return UnsupportedOperation(f"the {engine} engine has no {capability.value}: {alternative}")
+
+
+class Waits(enum.Enum):
+    """What the operations of an engine wait for, for whoever must not wait: see `ephemera.aio`."""
+
+    FOR_TURNS = "writes wait for their turn or the disk, and reads of a key for nothing"
+    FOR_REPLIES = "every operation waits for something beyond this machine"
 
 
 NO_DEFAULT_TTL_MS = 0
@@ -182,12 +198,74 @@ class Access(Protocol):
     def clear(self, family: FamilyRef) -> None: ...
 
 
+@runtime_checkable
+class Bulk(Protocol):
+    """An access for which many keys in one call are cheaper than one after the other."""
+
+    def get_many(self, family: FamilyRef, keys: Sequence[bytes], now_ms: int) -> dict[bytes, bytes]:
+        """The values of those that are alive."""
+        ...
+
+    def delete_many(self, family: FamilyRef, keys: Sequence[bytes], *, durable: bool | None) -> int:
+        """How many were there. All go at once if the engine has transactions."""
+        ...
+
+
+@runtime_checkable
+class BulkPuts(Protocol):
+    """An access that takes many values of one lifetime as they are, without a row for each."""
+
+    def put_many(
+        self,
+        family: FamilyRef,
+        values: dict[bytes, bytes],
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
+        *,
+        durable: bool | None,
+    ) -> None:
+        """Store all of them, or none."""
+        ...
+
+
+class Underway(Protocol):
+    """Writes that are on their way, for who must not wait for them."""
+
+    def go_on(self) -> bool:
+        """Whether they are as safe as they were to be. Raises what has become of them otherwise."""
+        ...
+
+    def notify(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called, in any thread, when `go_on` is to be asked again; it may be now."""
+        ...
+
+    def settle(self) -> None:
+        """Return when everybody reads them, whether they are safe yet or not."""
+        ...
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """An engine that nobody else writes to, and that takes many writes at once much sooner than one by one."""
+
+    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Underway:
+        """Let writes happen after all before them, all or none; without any, be told when those are safe."""
+        ...
+
+    def check_writer(self) -> None:
+        """Raises StoreFenced when another writer has taken over."""
+        ...
+
+
 class KeyValue(Access, Protocol):
     """An engine."""
 
     name: str
     clock: Clock
     capabilities: frozenset[Capability]
+    waits: Waits
     is_read_only: bool
 
     def snapshot(self) -> View: ...

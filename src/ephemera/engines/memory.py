@@ -24,17 +24,19 @@ from ephemera.core.errors import (
     ReadOnly,
     StoreBusy,
     StoreClosed,
-    UnsupportedOperation,
 )
 from ephemera.core.expiry import duration_ms, is_dead
+from ephemera.core.hurry import is_hurried
 from ephemera.core.keyvalue import (
     Capability,
     Change,
     CheckReport,
     Expired,
     Range,
+    Waits,
     Write,
     family_dropped,
+    unsupported,
 )
 from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row
@@ -255,6 +257,7 @@ class MemoryEngine:
             Capability.EXPIRY_EVENTS,
         }
     )
+    waits = Waits.FOR_TURNS
 
     def __init__(self, options: Options) -> None:
         self.clock: Clock = SteadyClock() if options.clock is None else options.clock
@@ -411,7 +414,7 @@ class MemoryEngine:
                     "this thread is inside a transaction: write through it, or after its block"
                 )
             left_s = (until_ns - elapsed_ns()) / 1e9
-            if left_s <= 0:
+            if left_s <= 0 or is_hurried():
                 raise StoreBusy(
                     f"the writer's turn did not come within {self._wait_ns / 1e9:g} s (lock_timeout)"
                 )
@@ -657,7 +660,7 @@ class MemoryEngine:
     def backup(self, path: str) -> None:
         with self._lock:
             self.check_open()
-        raise UnsupportedOperation("a store in memory has no backup: open one at a path")
+        raise unsupported(self.name, Capability.BACKUP, "export it, or open a store at a path")
 
     def compact(self) -> None:
         with self._lock:

@@ -2,7 +2,8 @@
 
 A reply goes out once what it acknowledges is as safe as `durability` says. With "interval" that is when
 the store has taken the write; with "commit", after one sync at the end of the loop's turn, for all
-clients of that turn together: replies wait in `_unsynced` until then.
+clients of that turn together: replies wait in `_unsynced` until then. Where the store gathers the writes of a
+turn (`gathering`), they wait until those have arrived, and the loop goes on meanwhile.
 
 A client that does not read is not read from either, and one that leaves more unread than its limit
 is cut off.
@@ -28,6 +29,7 @@ from ephemera import EphemeraError, UnsupportedOperation
 from ephemera.resp.encoder import error
 from ephemera.resp.replies import Refused
 from ephemera.server._direct import Receiving
+from ephemera.server.gathering import Gathered, Turns
 from ephemera.server.server import Server
 from ephemera.server.session import Session
 from ephemera.server.settings import OutputLimit
@@ -37,6 +39,7 @@ _log = logging.getLogger("ephemera.server")
 TICK_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
 """How long clients may take to read their last replies when the server stops."""
+TURN_LOOK_SECONDS = 0.005
 BACKLOG = 511
 FILES_BESIDE_CLIENTS = 128
 """How many files the store and the server itself may have open."""
@@ -178,6 +181,10 @@ class Connection(Receiving, asyncio.Protocol):
             self.transport.abort()
 
 
+Held = list[tuple[Connection, bytes]]
+"""The replies of a turn, in their order."""
+
+
 class Listener:
     """Serves one `Server` on any number of endpoints until it is stopped."""
 
@@ -187,12 +194,22 @@ class Listener:
         self.connections: set[Connection] = set()
         server.stop = self.stop
         server.hand_over = self.loop.call_soon_threadsafe
-        self.syncs_turns = server.settings.durability == "commit"
+        is_commit = server.settings.durability == "commit"
+        self._turns: Turns[Held] | None = None
+        if isinstance(server.store.engine, Gathered):
+            self._turns = Turns(
+                server.store.engine,
+                durable=is_commit,
+                hand_over=server.hand_over,
+                release=_release,
+                fail=self._fail,
+            )
+        self.syncs_turns = is_commit or self._turns is not None
         self._endings: list[Callable[[], None]] = []
         self._stopping = asyncio.Event()
         self._is_empty = asyncio.Event()
         self._failure: EphemeraError | None = None
-        self._unsynced: list[tuple[Connection, bytes]] = []
+        self._unsynced: Held = []
         self._synced_changes = server.changes
         server.settings.maxclients = _allow_clients(server.settings.maxclients)
 
@@ -240,6 +257,8 @@ class Listener:
             self._endings.pop()()
         if self._unsynced:
             self._end_turn()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._turns_over(), DRAIN_SECONDS)
         for connection in tuple(self.connections):
             connection.transport.close()
         if self.connections:
@@ -248,10 +267,17 @@ class Listener:
         for connection in tuple(self.connections):
             connection.transport.abort()
 
+    async def _turns_over(self) -> None:
+        """Return when no turn's writes are under way."""
+        while self._turns:
+            await asyncio.sleep(TURN_LOOK_SECONDS)
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.server.tick()
+            if self._turns is not None:
+                self._turns.tick([])
             now_ms = self.server.now_ms()
             for connection in tuple(self.connections):
                 connection.tick(now_ms)
@@ -284,19 +310,32 @@ class Listener:
 
     def _end_turn(self) -> None:
         held, self._unsynced = self._unsynced, []
-        if self.server.changes != self._synced_changes:
+        has_writes = self.server.changes != self._synced_changes
+        self._synced_changes = self.server.changes
+        if self._turns is not None:
+            self._turns.end(held, has_writes=has_writes)
+            return
+        if has_writes:
             try:
                 self.server.store.sync()
             except EphemeraError as error:
-                _log.critical("nothing more is acknowledged: %s", error)
-                self._failure = error
-                for connection, _ in held:
-                    connection.transport.abort()
-                self.stop()
+                self._fail(error, [held])
                 return
-            self._synced_changes = self.server.changes
-        for connection, out in held:
-            connection.release(out)
+        _release(held)
+
+    def _fail(self, error: EphemeraError, turns: list[Held]) -> None:
+        """Stop: what was written is lost, so nothing that speaks of it may go out."""
+        _log.critical("nothing more is acknowledged: %s", error)
+        self._failure = error
+        for held in turns:
+            for connection, _ in held:
+                connection.transport.abort()
+        self.stop()
+
+
+def _release(held: Held) -> None:
+    for connection, out in held:
+        connection.release(out)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:  # Any: as asyncio has it

@@ -6,16 +6,19 @@ the event. The other letters are the classes of `events`; A stands for all of th
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ephemera import Expired
+from ephemera import Capability, Expired
 from ephemera.server.events import EXPIRED, KEYMISS, NEW, Event
 from ephemera.server.settings import EVENT_CLASSES
 
 if TYPE_CHECKING:
     from ephemera.server.server import Server
+
+_log = logging.getLogger("ephemera.server")
 
 
 class Notifications:
@@ -59,7 +62,9 @@ class Notifications:
     # --- deaths, which a thread of the store tells ------------------------------------------------
 
     def _follow_deaths(self, is_wanted: bool) -> None:
-        if is_wanted and self._end_of_deaths is None:
+        if is_wanted and Capability.EXPIRY_EVENTS not in self._server.store.capabilities:
+            _log.warning("the engine behind this server tells of no deaths: no expired event comes")
+        elif is_wanted and self._end_of_deaths is None:
             self._end_of_deaths = self._server.store.on_expire(self._on_expire)
         elif not is_wanted and self._end_of_deaths is not None:
             self._end_of_deaths()

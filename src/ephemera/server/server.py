@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import ephemera
 from ephemera import Family, Store, Transaction
 from ephemera.core.arguments import DEFAULT_FAMILY
+from ephemera.core.keyvalue import Gathers, KeyValue
 from ephemera.core.options import Durability
 from ephemera.resp.replies import Refused
 from ephemera.server._direct import Tally
@@ -20,6 +21,7 @@ from ephemera.server.cursors import Cursors
 from ephemera.server.database import Database
 from ephemera.server.events import Event
 from ephemera.server.expirylag import ExpiryLag
+from ephemera.server.gathering import Gathered
 from ephemera.server.latency import Latency
 from ephemera.server.notifications import Notifications
 from ephemera.server.pause import Pause
@@ -40,15 +42,25 @@ OnChange = Callable[[int, bytes | None, Event], object]
 
 
 def open_store(
-    url: str, *, durability: Durability = "interval", clock: ephemera.Clock | None = None
+    url: str,
+    *,
+    durability: Durability = "interval",
+    read_only: bool = False,
+    clock: ephemera.Clock | None = None,
 ) -> Store:
-    """A store for one server alone.
+    """A store for one server alone; with `read_only`, one that another process may write.
 
     With "commit" the listener syncs once for all the clients of a turn; the store must not do so
     for every write as well.
     """
     own: Durability = "none" if durability == "commit" else durability
-    return ephemera.open(url, exclusive=True, durability=own, clock=clock)
+    store = ephemera.open(
+        url, exclusive=not read_only, read_only=read_only, durability=own, clock=clock
+    )
+    if read_only or not isinstance(store.engine, Gathers):
+        return store
+    # An engine asks for FamilyRefs of its own making where the protocol allows any.
+    return Store(cast(KeyValue, Gathered(store.engine)), url, default_ttl_ms=None)
 
 
 def family_name(number: int) -> str:
@@ -97,7 +109,7 @@ class Server(Tally):
         # All of them now: inside a transaction no family can be made.
         self._databases = [
             Database(self, number, store.family(name), store.engine)
-            for number, name in enumerate(families)
+            for number, name in enumerate(_served(store, families))
         ]
         self._transaction: Transaction | None = None
         self._inside: dict[int, Database] = {}
@@ -260,6 +272,14 @@ class Server(Tally):
         self.expiry_lag.reset()
         for command in self.commands.all.values():
             command.calls = command.failed = command.rejected = command.spent_ns = 0
+
+
+def _served(store: Store, families: Sequence[str]) -> Sequence[str]:
+    """The families to serve. Where none can be made, those up to the first that is not there."""
+    if not store.engine.is_read_only:
+        return families
+    there = set(store.families())
+    return list(itertools.takewhile(there.__contains__, families))
 
 
 def _call(act: Callable[[], object]) -> None:

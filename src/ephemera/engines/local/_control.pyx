@@ -16,6 +16,7 @@ from posix.unistd cimport getpid
 
 from ephemera.core._clock cimport monotonic_after, timespec, wall_after
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreFailed
+from ephemera.core.hurry import is_hurried
 
 cdef extern from "pythread.h" nogil:
     unsigned long PyThread_get_thread_ident()
@@ -59,7 +60,7 @@ cdef class Lock:
         cdef double waited = 0
         cdef timespec monotonic, wall
         while rc == EBUSY or rc == ETIMEDOUT:
-            timeout = min(timeout, self.patience)
+            timeout = 0 if is_hurried() else min(timeout, self.patience)
             if waited >= timeout:
                 raise StoreBusy(
                     f"the {self.name}'s turn did not come within {timeout:g} s (lock_timeout)"

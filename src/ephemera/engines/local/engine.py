@@ -29,7 +29,8 @@ from ephemera.core.errors import (
     StoreFull,
 )
 from ephemera.core.expiry import is_dead
-from ephemera.core.keyvalue import Capability, CheckReport, Expired, Range
+from ephemera.core.hurry import is_hurried
+from ephemera.core.keyvalue import Capability, CheckReport, Expired, Range, Waits
 from ephemera.core.options import Options
 from ephemera.core.row import Row
 from ephemera.engines.local import families as family_table
@@ -87,6 +88,7 @@ class LocalEngine:
 
     name = "local"
     capabilities = frozenset(Capability)
+    waits = Waits.FOR_TURNS
 
     def __init__(self, path: str, options: Options, files: Files | None = None) -> None:
         maintenance.close_forgotten()
@@ -490,6 +492,8 @@ class LocalEngine:
 
     def _wait_for_checkpoint(self) -> None:
         """Too many segments wait: do a checkpoint here, or wait for the one under way."""
+        if is_hurried():
+            raise StoreBusy("segments wait for a checkpoint")
         if self._is_manual:
             self._apply_waiting()
             return

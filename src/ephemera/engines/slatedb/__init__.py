@@ -1,0 +1,20 @@
+"""The engine on object storage, over SlateDB (package `slatedb`).
+
+| part | what it is |
+|---|---|
+| `_calls` | the compiled calls into SlateDB's library; rows to its bytes and back |
+| `library` | the library found, checked and bound; `wait`, where everything is waited for; what its errors mean |
+| `place` | the URL: where the store is, and its settings |
+| `opening` | the writer or a reader of a place |
+| `reading` | reads of a state: the store, a snapshot, a transaction |
+| `writing` | batches, updates of one key, commits |
+| `families` | the table of families, one record of the store |
+| `gate` | the writer's turn among the threads of this store |
+| `views` | snapshots and turns, as the store layer sees them |
+| `upkeep`, `checking` | the dead, the dropped, compaction; the walk over everything |
+| `engine` | all of it as the one protocol of an engine |
+"""
+
+from ephemera.engines.slatedb.engine import SlateEngine
+
+__all__ = ["SlateEngine"]

@@ -1,0 +1,480 @@
+"""The engine on object storage: SlateDB, an LSM tree whose files are objects of a bucket.
+
+One process writes and any number read. A row is stored under its family's id and its key, as the bytes that
+every engine keeps, with its deadline told to SlateDB as well: compaction drops the dead. SlateDB still returns
+them until then, so whatever is handed out is asked first whether it is alive.
+
+    get, scan, snapshot      read the state as it is, without waiting for any writer
+    put, write               one batch; threads write at the same time
+    update                   a serializable transaction on one key, repeated when another write came between
+    begin                    the same over all keys, alone among the threads of this store
+
+What was written is in memory at once, and with the next flush in the object store: "commit" waits for that.
+A writer that another has followed is fenced: SlateDB refuses its flushes, and it acknowledges nothing more.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+from ephemera.core.clock import Clock, SteadyClock, never_before
+from ephemera.core.errors import EphemeraError, ReadOnly, StoreClosed
+from ephemera.core.expiry import duration_ms, is_dead
+from ephemera.core.keyvalue import (
+    Capability,
+    Change,
+    CheckReport,
+    Expired,
+    Range,
+    Waits,
+    Write,
+    family_dropped,
+    unsupported,
+)
+from ephemera.core.options import Options
+from ephemera.core.row import Row
+from ephemera.engines.slatedb._calls import plain_rows
+from ephemera.engines.slatedb.checking import check_rows
+from ephemera.engines.slatedb.families import (
+    CLOCK_KEY,
+    TABLE_KEY,
+    Families,
+    SlateFamily,
+    Table,
+    prefix_of,
+)
+from ephemera.engines.slatedb.gate import Gate, Turnkey
+from ephemera.engines.slatedb.library import CLOSED, check_threads, load
+from ephemera.engines.slatedb.opening import SNAPSHOT_S, open_reader, open_writer
+from ephemera.engines.slatedb.place import read_place
+from ephemera.engines.slatedb.reading import State
+from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
+from ephemera.engines.slatedb.views import SlateTurn, SlateView
+from ephemera.engines.slatedb.writing import Soon, Writer
+
+T = TypeVar("T")
+
+FORKED = "the store was opened before this process was forked: open it in a process of its own"
+
+
+class SlateEngine:
+    """A store at a URL: its one writer, or with `read_only` a reader that follows it."""
+
+    name = "slatedb"
+    waits = Waits.FOR_REPLIES
+    capabilities = frozenset(
+        {Capability.ORDERED_SCAN, Capability.TRANSACTIONS, Capability.SNAPSHOTS}
+    )
+
+    def __init__(self, url: str, options: Options) -> None:
+        self._closed: str | None = CLOSED  # until it is open
+        self._place = read_place(url)
+        self._library = load()
+        check_threads()
+        self.is_read_only = options.read_only
+        self._gate = Gate(duration_ms(options.lock_timeout, name="lock_timeout"))
+        self._compactions = Compactions(self._place)
+        self._background: Background | None = None
+        if self.is_read_only:
+            self._db = open_reader(self._place, poll_s=self._place.poll_interval)
+        else:
+            self._db = open_writer(self._place)
+        self._closed = None
+        self._state = State("dbreader" if self.is_read_only else "db", self._db)
+        self._families = Families(self._state.record(TABLE_KEY))
+        stored_ms = int.from_bytes(self._state.record(CLOCK_KEY) or b"", "big")
+        self.clock = _clock_from(options.clock, stored_ms)
+        # SlateDB removes the dead by the system's clock: rows that live by another are not its to remove.
+        self._writer = Writer(
+            self._db,
+            self.clock,
+            is_durable=options.durability == "commit",
+            has_deadlines=options.clock is None,
+            stored_ms=stored_ms,
+        )
+        _engines.add(self)
+        if not self.is_read_only:
+            self._begin_upkeep(options)
+
+    def _begin_upkeep(self, options: Options) -> None:
+        if self._families.data is None:
+            self._change_families(lambda table: None)
+        if options.maintenance == "background":
+            self._background = Background(
+                self._sweep, self.compact, self._place.compaction_interval
+            )
+            self._background.wake()
+
+    def __del__(self) -> None:
+        with suppress(EphemeraError):
+            self.close()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get(self, family: SlateFamily, key: bytes, now_ms: int, /) -> bytes | None:
+        return self._state.value(self._prefix(family), key, now_ms)
+
+    def row(self, family: SlateFamily, key: bytes, now_ms: int) -> Row | None:
+        return self._state.row(self._prefix(family), key, now_ms)
+
+    def get_many(
+        self, family: SlateFamily, keys: Sequence[bytes], now_ms: int
+    ) -> dict[bytes, bytes]:
+        return self._state.values(self._prefix(family), keys, now_ms)
+
+    def scan(
+        self, family: SlateFamily, bounds: Range, now_ms: int | None
+    ) -> Iterator[tuple[bytes, Row]]:
+        return self._living(self._state.rows(self._prefix(family), bounds), now_ms)
+
+    def _living(
+        self, rows: Iterator[tuple[bytes, Row]], now_ms: int | None
+    ) -> Iterator[tuple[bytes, Row]]:
+        """Those that are alive when they are handed out, or at an instant, while the store is open."""
+        self._check_open()
+        for key, row in rows:
+            if not is_dead(row.deadline_ms, self.clock.now_ms() if now_ms is None else now_ms):
+                yield key, row
+                self._check_open()
+
+    def count(self, family: SlateFamily, now_ms: int) -> int:
+        return self._state.count(self._prefix(family), now_ms)
+
+    def snapshot(self) -> SlateView:
+        self._check_open()
+        now_ms = self.clock.now_ms()
+        if self.is_read_only:
+            reader = open_reader(self._place, poll_s=SNAPSHOT_S)
+            release = partial(self._library.run, "dbreader_shutdown", reader)
+            return SlateView(State("dbreader", reader), now_ms, self._check_open, release)
+        state = State("dbsnapshot", self._library.run("db_snapshot", self._db))
+        return SlateView(state, now_ms, self._check_open, _nothing)
+
+    def _prefix(self, family: SlateFamily) -> bytes:
+        """What the family's keys begin with now."""
+        self._check_open()
+        if self.is_read_only:
+            self._follow()
+        if family.prefix is None:
+            raise family_dropped(family.name)
+        return family.prefix
+
+    def _follow(self) -> None:
+        """See what the writer has done to the families."""
+        data = self._state.record(TABLE_KEY)
+        if data != self._families.data:
+            self._families.load(data)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def put(
+        self,
+        family: SlateFamily,
+        key: bytes,
+        value: bytes,
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
+        durable: bool | None,
+        /,
+    ) -> None:
+        self._check_writable()
+        with self._gate.writing():
+            row = (value, written_ms, deadline_ms, idle_ms, hard_ms)
+            self._writer.put(self._prefix(family), key, row, durable)
+
+    def put_many(
+        self,
+        family: SlateFamily,
+        values: dict[bytes, bytes],
+        written_ms: int,
+        deadline_ms: int,
+        idle_ms: int,
+        hard_ms: int,
+        *,
+        durable: bool | None,
+    ) -> None:
+        self._check_writable()
+        with self._gate.writing():
+            prefix = self._prefix(family)
+            if values:
+                batch = self._writer.batch()
+                batch.put_all(prefix, values, written_ms, deadline_ms, idle_ms, hard_ms)
+                self._writer.write(batch, written_ms, durable)
+
+    def delete(self, family: SlateFamily, key: bytes, *, durable: bool | None) -> bool:
+        is_there = False
+
+        def change(row: Row | None, now_ms: int) -> None:
+            nonlocal is_there
+            is_there = row is not None
+
+        self.update(family, key, change, durable=durable)
+        return is_there
+
+    def delete_many(
+        self, family: SlateFamily, keys: Sequence[bytes], *, durable: bool | None
+    ) -> int:
+        self._check_writable()
+        with self._gate.writing():
+            prefix = self._prefix(family)
+            return self._writer.delete_if(
+                [(prefix, key) for key in keys],
+                lambda row, now_ms: not is_dead(row.deadline_ms, now_ms),
+                durable,
+            )
+
+    def write(self, writes: Sequence[Write], *, durable: bool | None) -> None:
+        self._check_writable()
+        with self._gate.writing():
+            for family in {id(write.family): write.family for write in writes}.values():
+                self._prefix(family)  # type: ignore[arg-type]  # one of our own
+            if writes:
+                self._writer.write_all(writes, durable)
+
+    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Soon:
+        self._check_writable()
+        with self._gate.writing():
+            return self._writer.write_soon(writes, durable=durable)
+
+    def check_writer(self) -> None:
+        self._check_writable()
+        self._writer.begin()
+
+    def update(
+        self, family: SlateFamily, key: bytes, change: Change, *, durable: bool | None
+    ) -> None:
+        self._check_writable()
+        with self._gate.writing():
+            self._writer.update(self._prefix(family), key, change, durable)
+
+    def begin(self) -> SlateTurn:
+        self._check_writable()
+        turn = Turnkey()
+        self._gate.take(turn)
+        try:
+            self._check_open()
+            return SlateTurn(
+                self._writer.begin(),
+                self.clock.now_ms(),
+                self._check_open,
+                partial(self._gate.end, turn),
+                self._writer.commit,
+            )
+        except BaseException:
+            self._gate.end(turn)
+            raise
+
+    # --- families -----------------------------------------------------------------------------
+
+    def family(self, name: str, *, create: bool) -> SlateFamily | None:
+        self._check_open()
+        if self.is_read_only:
+            self._follow()
+        found = self._families.get(name)
+        if found is None and create:
+            self._change_families(lambda table: table.add(name))
+            found = self._families.get(name)
+        return found
+
+    def set_default_ttl(self, family: SlateFamily, ttl_ms: int | None) -> None:
+        self._change_families(lambda table: table.set_default_ttl(family, ttl_ms))
+
+    def families(self) -> list[str]:
+        self._check_open()
+        if self.is_read_only:
+            self._follow()
+        return sorted(self._families.table.families)
+
+    def drop_family(self, name: str) -> bool:
+        was_there = self._change_families(lambda table: table.drop(name))
+        self._wake_sweeper()
+        return was_there
+
+    def clear(self, family: SlateFamily) -> None:
+        self._change_families(lambda table: table.clear(family))
+        self._wake_sweeper()
+
+    def _change_families(self, change: Callable[[Table], T]) -> T:
+        """Alone: once it is done, nobody writes to an id that was given up."""
+        self._check_writable()
+        turn = Turnkey()
+        self._gate.take(turn)
+        try:
+            self._check_open()
+            table = self._families.table.copy()
+            result = change(table)
+            data = table.encode()
+            if data != self._families.data:
+                batch = self._writer.batch()
+                batch.put_plain(TABLE_KEY, data)
+                self._writer.write(batch, self.clock.now_ms(), None)
+                self._families.load(data)
+            return result
+        finally:
+            self._gate.end(turn)
+
+    # --- expiry -------------------------------------------------------------------------------
+
+    def purge_expired(self, *, limit: int | None, batch: int) -> int:
+        self._check_writable()
+        self._sweep()
+        now_ms = self.clock.now_ms()
+        purged = 0
+        for dead in in_batches(self._dead(now_ms), limit=limit, batch=batch):
+            places = [(prefix, key) for _, prefix, key in dead]
+            with self._gate.writing():
+                purged += self._writer.delete_if(
+                    places, lambda row, _: is_dead(row.deadline_ms, now_ms), durable=False
+                )
+        return purged
+
+    def _dead(self, now_ms: int) -> Iterator[Dead]:
+        """Every dead row of every family, of one state each."""
+        for entry in list(self._families.table.families.values()):
+            prefix = prefix_of(entry.id)
+            for key, row in self._state.rows(prefix, Range()):
+                self._check_open()
+                if is_dead(row.deadline_ms, now_ms):
+                    yield Dead(row.deadline_ms, prefix, key)
+
+    def on_expire(self, callback: Callable[[Expired], object]) -> Callable[[], None]:
+        self._check_open()
+        raise unsupported(
+            self.name,
+            Capability.EXPIRY_EVENTS,
+            "it keeps no order by deadline; a local store, or a server on one, tells of deaths",
+        )
+
+    def _sweep(self) -> None:
+        """Delete what families left behind that were cleared or dropped."""
+        while given_up := self._families.table.given_up:
+            prefix = prefix_of(given_up[0])
+            for answer in self._state.walk(prefix, Range()):
+                batch = self._writer.batch()
+                for key, _, _ in plain_rows(answer):
+                    batch.delete(b"", key)
+                self._check_writable()
+                with self._gate.writing():
+                    self._writer.write(batch, self.clock.now_ms(), durable=False)
+            self._change_families(partial(Table.forget, family_id=given_up[0]))
+
+    def _wake_sweeper(self) -> None:
+        if self._background is not None:
+            self._background.wake()
+
+    # --- housekeeping -------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:  # Any: numbers and names
+        self._check_open()
+        table = self._families.table
+        return {
+            "engine": self.name,
+            "place": str(self._place),
+            "families": len(table.families),
+            "unswept_families": len(table.given_up),
+            "flush_interval_ms": round(self._place.flush_interval * 1000),
+            "cache_bytes": self._place.cache,
+        }
+
+    def check(self) -> CheckReport:
+        self._check_open()
+        return check_rows(self._state, Table.decode(self._state.record(TABLE_KEY)))
+
+    def repair(self) -> int:
+        self._check_writable()
+        return 0
+
+    def backup(self, path: str) -> NoReturn:
+        self._check_open()
+        raise unsupported(
+            self.name,
+            Capability.BACKUP,
+            "copy the store to a path with `ephemera copy`, or its objects with the bucket's own tools",
+        )
+
+    def compact(self) -> None:
+        self._check_writable()
+        self._sweep()
+        # SlateDB compacts as of the last write that was flushed: one of now lets it know what is dead now.
+        with self._gate.writing():
+            self._writer.touch()
+        self._flush("MEM_TABLE")
+        self._compactions.rewrite()
+        self._compactions.collect_garbage()
+
+    def checkpoint(self) -> None:
+        self._check_writable()
+        self._flush("MEM_TABLE")
+
+    def sync(self) -> None:
+        self._check_open()
+        if not self.is_read_only:
+            self._flush("WAL")
+
+    def _flush(self, what: str) -> None:
+        slatedb = self._library.slatedb
+        options = slatedb.FlushOptions(flush_type=slatedb.FlushType[what])
+        given = self._library.lower("TypeFlushOptions", options)
+        self._library.run("db_flush_with_options", self._db, given)
+
+    def close(self) -> None:
+        if self._closed is not None:
+            return
+        self._closed = CLOSED
+        self._gate.open()
+        if self._background is not None:
+            self._background.end()
+        if self.is_read_only:
+            self._library.run("dbreader_shutdown", self._db)
+            return
+        slatedb = self._library.slatedb
+        options = slatedb.CloseOptions(flush_type=slatedb.FlushType.WAL)
+        given = self._library.lower("TypeCloseOptions", options)
+        try:
+            self._writer.touch()
+        finally:
+            self._library.run("db_shutdown_with_options", self._db, given)
+
+    def forget(self) -> None:
+        """This process is the child of a fork: the store is its parent's."""
+        self._closed = FORKED
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise StoreClosed(self._closed)
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.is_read_only:
+            raise ReadOnly("the store was opened with read_only=True")
+
+
+def _clock_from(given: Clock | None, stored_ms: int) -> Clock:
+    """The clock to go by, which never stands before the latest instant that was stored."""
+    if given is not None:
+        return never_before(given, stored_ms)
+    clock = SteadyClock()
+    clock.never_before(stored_ms)
+    return clock
+
+
+def _nothing() -> None:
+    """What ends a snapshot, whose handle ends with it."""
+
+
+_engines: weakref.WeakSet[SlateEngine] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for engine in _engines:
+        engine.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

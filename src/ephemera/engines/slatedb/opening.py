@@ -1,0 +1,168 @@
+"""Opening what is at a place: the one writer, or a reader that follows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ephemera.core.errors import InvalidArgument
+from ephemera.engines.slatedb._calls import Handle
+from ephemera.engines.slatedb.library import explain, load
+from ephemera.engines.slatedb.place import Place
+
+T = TypeVar("T")
+
+RETRIES_MAX = 5
+"""How often an object store that fails is asked again, each time after a longer pause."""
+POLLS_MISSED = 4
+LIFETIME_S_MIN = 600
+"""What a reader reads is kept for it so long after it was last heard of, and at least for some of its polls."""
+SNAPSHOT_S = 3_600
+"""How long a reader's snapshot stays where it is: a reader that does not look for news for so long."""
+READER_MEMORY_BYTES = 64 * 1024 * 1024
+CACHE_ID = 0
+
+
+# Any, here and below: objects of a module without types.
+def object_store(place: Place) -> Any:
+    """The bucket, container or directory, with the environment's credentials."""
+    slatedb = load().slatedb
+    kinds = slatedb.ObjectStoreType
+    if place.scheme == "file":
+        Path("/", place.path).mkdir(parents=True, exist_ok=True)
+        builder = slatedb.ObjectStoreBuilder(kinds.LOCAL)
+        builder.with_config("local_path", f"/{place.path}")
+        return builder.build()
+    kind = {"s3": kinds.S3, "gs": kinds.GCS, "az": kinds.AZURE}[place.scheme]
+    builder = slatedb.ObjectStoreBuilder.from_env(kind)
+    builder.with_url(f"{place.scheme}://{place.bucket}")
+    if place.endpoint:
+        builder.with_config("endpoint", place.endpoint)
+        builder.with_config("allow_http", str(place.endpoint.startswith("http://")).lower())
+    if place.region:
+        builder.with_config("region", place.region)
+    return builder.build()
+
+
+def path_in_store(place: Place) -> str:
+    """Where the store's objects are, seen from its object store."""
+    return "store" if place.scheme == "file" else place.path
+
+
+def open_writer(place: Place) -> Handle:
+    """Take the store over: whoever wrote to it before is fenced."""
+    library = load()
+
+    def build() -> Any:
+        builder = library.slatedb.DbBuilder(path_in_store(place), object_store(place))
+        builder.with_settings(_settings(place))
+        _set_cache(builder, place)
+        return builder
+
+    builder = _explained(build)
+    opened: Handle = library.run("dbbuilder_build", library.borrow("dbbuilder", builder))
+    return opened
+
+
+def open_reader(place: Place, *, poll_s: float) -> Handle:
+    """Read the store as it is, and look for news so often. Raises InvalidArgument where no store is."""
+    library = load()
+    slatedb = library.slatedb
+    if not is_there(place):
+        raise InvalidArgument(f"there is no store at {place}, and reading alone makes none")
+
+    def build() -> Any:
+        builder = slatedb.DbReaderBuilder(path_in_store(place), object_store(place))
+        builder.with_options(
+            slatedb.ReaderOptions(
+                manifest_poll_interval_ms=round(poll_s * 1000),
+                checkpoint_lifetime_ms=round(max(LIFETIME_S_MIN, POLLS_MISSED * poll_s) * 1000),
+                max_memtable_bytes=READER_MEMORY_BYTES,
+                skip_wal_replay=False,
+                object_store_max_retries=RETRIES_MAX,
+            )
+        )
+        _set_cache(builder, place)
+        return builder
+
+    builder = _explained(build)
+    opened: Handle = library.run(
+        "dbreaderbuilder_build", library.borrow("dbreaderbuilder", builder)
+    )
+    return opened
+
+
+def open_admin(place: Place) -> Handle:
+    """For what concerns the store as a whole: compactions, checkpoints, garbage."""
+    library = load()
+    admin = _explained(
+        lambda: library.slatedb.AdminBuilder(path_in_store(place), object_store(place)).build()
+    )
+    return library.borrow("admin", admin)
+
+
+def is_there(place: Place) -> bool:
+    """Whether anybody has opened this place to write yet."""
+    if place.scheme == "file" and not Path("/", place.path).is_dir():
+        return False
+    return read_manifest(open_admin(place)) is not None
+
+
+def read_manifest(admin: Handle) -> Any:
+    """What the store consists of now, None when there is none."""
+    library = load()
+    answer = library.run("admin_read_manifest", admin, library.lower("OptionalUInt64", None))
+    return library.lift("OptionalTypeVersionedManifest", answer)
+
+
+def _explained(build: Callable[[], T]) -> T:
+    slatedb = load().slatedb
+    try:
+        return build()
+    except slatedb.Error as error:
+        raise explain(error) from None
+    except OSError as error:
+        raise InvalidArgument(f"the store's directory cannot be made: {error}") from None
+
+
+def _set_cache(builder: Any, place: Place) -> None:
+    slatedb = load().slatedb
+    if place.cache == 0:
+        builder.with_db_cache_disabled()
+        return
+    options = slatedb.MokaCacheOptions(
+        max_capacity=place.cache, time_to_live=None, time_to_idle=None
+    )
+    builder.with_db_cache(slatedb.DbCache.new_moka_cache(options), CACHE_ID)
+
+
+def _settings(place: Place) -> Any:
+    garbage = {
+        "interval": _seconds(place.garbage_age),
+        "min_age": _seconds(place.garbage_age),
+        "dry_run": False,
+    }
+    settings = load().slatedb.Settings.default()
+    for name, value in {
+        "flush_interval": _seconds(place.flush_interval),
+        "manifest_poll_interval": _seconds(place.poll_interval),
+        "compactor_options.poll_interval": _seconds(place.poll_interval),
+        "compactor_options.worker.compactions_poll_interval": _seconds(place.poll_interval),
+        "compactor_options.commit_compacted_interval": _seconds(min(1.0, place.poll_interval)),
+        "compactor_options.object_store_max_retries": RETRIES_MAX,
+        # What a compaction replaced is kept by a checkpoint first, and as garbage after that.
+        "compactor_options.checkpoint_lifetime": _seconds(place.garbage_age),
+        "garbage_collector_options.manifest_options": garbage,
+        "garbage_collector_options.wal_options": garbage,
+        "garbage_collector_options.compacted_options": garbage,
+        "garbage_collector_options.compactions_options": garbage,
+        "object_store_max_retries": RETRIES_MAX,
+    }.items():
+        settings.set(name, json.dumps(value))
+    return settings
+
+
+def _seconds(number: float) -> str:
+    return f"{round(number * 1000)}ms"

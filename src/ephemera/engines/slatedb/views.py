@@ -1,0 +1,92 @@
+"""A snapshot, and the writer's turn with what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ephemera.core.errors import StoreClosed
+from ephemera.core.expiry import is_dead
+from ephemera.core.keyvalue import Range, Write
+from ephemera.core.row import Row
+from ephemera.engines.slatedb.families import TABLE_KEY, SlateFamily, Table, prefix_of
+from ephemera.engines.slatedb.library import CLOSED
+from ephemera.engines.slatedb.reading import State
+
+CheckOpen = Callable[[], object]
+
+
+class SlateView:
+    """A state of the store at one instant. `release` is called when nobody reads it any more."""
+
+    def __init__(
+        self, state: State, now_ms: int, check_open: CheckOpen, release: Callable[[], object]
+    ) -> None:
+        self.now_ms = now_ms
+        self._state: State | None = state
+        self._table = Table.decode(state.record(TABLE_KEY))
+        self._check_open = check_open
+        self._release = release
+
+    def family(self, name: str) -> SlateFamily | None:
+        self._check_open()
+        entry = self._table.families.get(name)
+        return None if entry is None else SlateFamily(name, entry)
+
+    def row(self, family: SlateFamily, key: bytes) -> Row | None:
+        return self.state().row(prefix_of(self._table.entry(family).id), key, self.now_ms)
+
+    def scan(self, family: SlateFamily, bounds: Range) -> Iterator[tuple[bytes, Row]]:
+        rows = self.state().rows(prefix_of(self._table.entry(family).id), bounds)
+        return self._living(rows)
+
+    def close(self) -> None:
+        if self._state is not None:
+            self._state = None
+            self._release()
+
+    def state(self) -> State:
+        """What it reads. Raises StoreClosed after its end, and after that of the store."""
+        self._check_open()
+        if self._state is None:
+            raise StoreClosed(CLOSED)
+        return self._state
+
+    def _living(self, rows: Iterator[tuple[bytes, Row]]) -> Iterator[tuple[bytes, Row]]:
+        self._check_open()
+        for key, row in rows:
+            if not is_dead(row.deadline_ms, self.now_ms):
+                yield key, row
+                self._check_open()
+
+
+Commit = Callable[[State, Sequence[tuple[bytes, bytes, Row | None]], bool | None], None]
+"""Write these rows (None: delete) under their prefixes and keys in the transaction of a state."""
+
+
+class SlateTurn(SlateView):
+    """The writer's turn: a serializable transaction of SlateDB, whose commit ends it."""
+
+    def __init__(
+        self,
+        state: State,
+        now_ms: int,
+        check_open: CheckOpen,
+        release: Callable[[], object],
+        commit: Commit,
+    ) -> None:
+        super().__init__(state, now_ms, check_open, release)
+        self._commit = commit
+
+    def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
+        """Write everything, and end the turn.
+
+        Raises TransactionConflict when somebody wrote what was read, which no thread of this store can.
+        """
+        try:
+            rows = [
+                (prefix_of(self._table.entry(write.family).id), write.key, write.row)  # type: ignore[arg-type]  # our own
+                for write in writes
+            ]
+            self._commit(self.state(), rows, durable)
+        finally:
+            self.close()

@@ -1,0 +1,1 @@
+"""Coroutines over the plain API."""

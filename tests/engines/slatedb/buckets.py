@@ -1,0 +1,84 @@
+"""Places for stores on SlateDB: directories, and an S3 endpoint for a whole session of tests.
+
+The endpoint is moto in a process of its own: started when it is first asked for, on loopback, and ended with
+the tests' process. It knows conditional writes, on which SlateDB's fencing rests.
+"""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+from ephemera.core.clock import elapsed_ns
+from tests.wire.servers import free_port
+
+BUCKET = "contract"
+QUICK = "flush_interval=0.005&poll_interval=0.02"
+"""Settings with which nothing waits long, however durable it is."""
+QUICK_S3 = "flush_interval=0.02&poll_interval=0.5"
+"""The same, with fewer requests: each of them keeps moto busy for milliseconds."""
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"}
+PATIENCE_S = 60.0
+POLL_S = 0.02
+
+_numbers = count()
+
+
+def wait_until(is_so: Callable[[], object], *, what: str) -> None:
+    """Look again and again until something is so."""
+    until_ns = elapsed_ns() + int(PATIENCE_S * 1e9)
+    pause = threading.Event()
+    while not is_so():
+        assert elapsed_ns() < until_ns, f"{what}: not within {PATIENCE_S:g} s"
+        pause.wait(POLL_S)
+
+
+def file_url(directory: Path, settings: str = QUICK) -> str:
+    """A store in a directory."""
+    return f"file://{directory}?engine=slatedb&{settings}"
+
+
+def s3_url(name: str = "", settings: str = QUICK_S3) -> str:
+    """A store in the bucket, at a path of its own unless it is named."""
+    path = name or f"store-{os.getpid()}-{next(_numbers)}"
+    return f"s3://{BUCKET}/{path}?endpoint={endpoint()}&region=us-east-1&{settings}"
+
+
+@cache
+def endpoint() -> str:
+    """Where S3 answers, with the bucket made."""
+    os.environ.update(CREDENTIALS)
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    atexit.register(_end, process)
+    wait_until(lambda: _answers(port, process), what="moto serves S3")
+    return f"http://127.0.0.1:{port}"
+
+
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, f"moto ended with {process.returncode}"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        connection.request("PUT", f"/{BUCKET}")
+        return connection.getresponse().status == 200
+    except ConnectionError:
+        return False
+    finally:
+        connection.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    process.wait(PATIENCE_S)
