@@ -380,7 +380,9 @@ def test_table_insert_refuses_as_that_of_lua_does(script: str, text: str, client
 
 
 def test_table_insert_inserts(client: Client) -> None:
-    script = "local t = {1} table.insert(t, 3) table.insert(t, '2', 2) table.insert(t, nil) return t"
+    script = (
+        "local t = {1} table.insert(t, 3) table.insert(t, '2', 2) table.insert(t, nil) return t"
+    )
     assert client("EVAL", script, 0) == [1, 2, 3]
 
 
