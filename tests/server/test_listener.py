@@ -272,6 +272,41 @@ def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(scenario, settings=Settings(timeout=60), store=store)
 
 
+@pytest.mark.parametrize("command", ["MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
+def test_who_only_listens_is_not_idle(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    clock = ephemera.ManualClock()
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        (listening, _), (idle, _) = streams = [await connect(), await connect()]
+        streams[0][1].write(wire(command) if command == "MONITOR" else wire(command, "a"))
+        await listening.readexactly(1)
+        await ask(streams[1], wire("PING"), b"+PONG\r\n")
+        clock.advance(61)
+        assert await idle.read() == b"", "it was looked at"
+        assert len(listener.connections) == 1
+
+    store = ephemera.open("memory://", clock=clock, maintenance="manual")
+    serve(scenario, settings=Settings(timeout=60), store=store)
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_local"),
+    [
+        (("127.0.0.1", 5), True),
+        (("127.8.0.1", 5), True),
+        (("::1", 5, 0, 0), True),
+        (("::ffff:127.0.0.1", 5, 0, 0), True),
+        (("::ffff:10.0.0.1", 5, 0, 0), False),
+        (("fe80::1%eth0", 5, 0, 2), False),
+        (("10.0.0.1", 5), False),
+        ("", True),
+    ],
+)
+def test_which_peers_are_of_this_machine(peer: object, is_local: bool) -> None:
+    assert listener_module._is_local(peer) is is_local
+
+
 def test_with_commit_one_sync_serves_all_clients_of_a_turn(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "s.eph"), durability="commit")
 

@@ -183,7 +183,7 @@ class Connection(Receiving, asyncio.Protocol):
         """Close who says nothing for too long, or does not read for too long."""
         idle_ms_max = self._listener.server.settings.timeout * 1000
         is_idle = idle_ms_max and now_ms - self.session.active_ms > idle_ms_max
-        if is_idle and not self.session.subscriptions:
+        if is_idle and not self.session.is_listener:
             self.transport.close()
         limit = self._limit()
         if not limit.soft or self.transport.get_write_buffer_size() <= limit.soft:
@@ -380,4 +380,9 @@ def _address(name: object) -> str:
 
 
 def _is_local(peer: object) -> bool:
-    return not isinstance(peer, tuple) or ipaddress.ip_address(peer[0].split("%")[0]).is_loopback
+    """Whether somebody on this machine connected, also through an IPv6 socket that takes IPv4."""
+    if not isinstance(peer, tuple):
+        return True
+    address = ipaddress.ip_address(peer[0].split("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
