@@ -118,7 +118,7 @@ def test_what_is_exported_can_be_imported(used: Path, tmp_path: Path, suffix: st
     ok("put", used, r"\xff\x00", "bytes", "-f", "db1")
     assert ok("export", used, file, "--json").json["keys"] == 3
     assert ok("import", again, file, "--json").json == {
-        "imported": 3, "dead": 0, "skipped": {}, "failed": {}, "damage": None,
+        "imported": 3, "dead": 0, "skipped": {}, "failed": {}, "damage": None, "unread_bytes": 0,
     }  # fmt: skip
     assert ok("scan", again, "--keys").text == "base\nrecent\n"
     assert ok("get", again, r"\xff\x00", "-f", "db1").text == "bytes\n"
@@ -149,11 +149,65 @@ def test_of_a_damaged_file_nothing_is_taken_unless_told(used: Path, tmp_path: Pa
     file.write_bytes(file.read_bytes()[:-12])
     again = tmp_path / "again.eph"
     assert str(file) in refused("import", again, file)
-    assert ok("count", again).text == "0\n"
+    assert not again.exists()
     done = run("import", again, file, "--keep-going")
-    assert done.code == 0
+    assert done.code == 2
     assert done.text.startswith("imported\t1\t")
-    assert "ends early" in done.err
+    assert f"first {file} at offset" in done.err
+    assert "bytes from there on were not read" in done.err
+    told = run("import", again, file, "--keep-going", "--json", "-f", "other")
+    assert told.code == 2
+    assert told.json["imported"] == 1
+    assert str(file) in told.json["damage"]
+    assert 0 < told.json["unread_bytes"] < len(file.read_bytes())
+    assert told.err == done.err
+
+
+def test_lines_that_are_lost_are_counted(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"key": "a", "value": "1"}\nnonsense\n{"key": "b", "value": "2"}\n{}\n')
+    assert "at offset 27: no record" in refused("import", path, file)
+    assert not path.exists()
+    done = run("import", path, file, "--keep-going")
+    assert done.code == 2
+    assert "2 failed (lines that are no records: 2)" in done.err
+    assert "at offset 27: no record" in done.err
+    assert ok("scan", path, "--keys").text == "a\nb\n"
+
+
+def test_a_log_without_its_end_is_taken_up_to_there(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.aof"
+    whole = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n"
+    file.write_bytes(whole + whole[:-4])
+    done = run("import", path, file)
+    assert done.code == 2
+    assert f"{file} at offset {len(whole)}: the last command is not whole" in done.err
+    assert f"{len(whole) - 4} bytes from there on were not read" in done.err
+    assert ok("get", path, "a").text == "1\n"
+
+
+def test_nothing_lost_is_nothing_wrong(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"key": "", "value": "1"}\n{"key": "b", "value": "2"}\n')
+    done = ok("import", path, file, "--keep-going", "--json")
+    assert done.json["skipped"] == {"an empty key": 1}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [["missing.rdb"], ["empty"], ["text"], ["."], ["missing", "--from", "diskcache"],
+     ["redis://127.0.0.1:1", "--from", "redis"], ["good.jsonl", "--family", "__ephemera_x"]],
+    ids=str,
+)  # fmt: skip
+def test_an_import_that_fails_leaves_no_store(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").touch()
+    Path("text").write_text("hello")
+    Path("good.jsonl").write_text('{"key": "a", "value": "1"}\n')
+    refused("import", path, *source)
+    assert not path.exists()
 
 
 def test_a_source_that_cannot_be_read_is_explained(path: Path, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class Listed:
         self.skipped: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.damage: DamagedFile | None = None
+        self.unread_bytes = 0
         self.landings = 0
         self.done = 0
 

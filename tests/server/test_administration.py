@@ -196,7 +196,7 @@ def test_a_store_that_is_closed_under_a_save_ends_it(on_disk: Server) -> None:
     gate.open()
     on_disk.saving.wait()
     assert on_disk.saving.rdb.has_failed
-    assert client.error("SAVE") == "ERR the store was closed"
+    assert client.error("SAVE") == "ERR saving failed: the store was closed"
 
 
 @pytest.mark.parametrize("command", ["SAVE", "BGSAVE", "BGREWRITEAOF"])

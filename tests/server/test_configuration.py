@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import ephemera
 from ephemera.server.server import Server
 from tests.server.clients import Client
 
@@ -26,10 +29,39 @@ def test_get_is_a_map_in_resp3(client: Client) -> None:
     ["maxmemory", "maxmemory-policy", "save", "appendonly", "appendfsync", "maxclients", "timeout",
      "requirepass", "notify-keyspace-events", "proto-max-bulk-len", "client-query-buffer-limit",
      "client-output-buffer-limit", "slowlog-log-slower-than", "slowlog-max-len", "databases", "hz",
-     "lua-time-limit", "busy-reply-threshold", "port", "bind", "hash-max-listpack-entries"],
+     "lua-time-limit", "busy-reply-threshold", "port", "bind", "hash-max-listpack-entries", "dir",
+     "dbfilename", "appenddirname", "appendfilename", "logfile", "pidfile", "aclfile"],
 )  # fmt: skip
 def test_what_clients_and_tools_read_is_there(client: Client, name: str) -> None:
     assert client("CONFIG", "GET", name)[0] == name.encode()
+
+
+def test_dir_and_the_names_in_it_lead_to_what_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ephemera.open("s.eph") as store:
+        client = Client(Server(store))
+        client("SET", "key", "1")
+        assert client("SAVE") == b"OK"
+        client("BGREWRITEAOF")
+        client.session.server.saving.wait()
+        client("HELLO", 3)
+        found = client("CONFIG", "GET", "dir", "dbfilename", "append*name")
+    told = {name: value.decode() for name, value in found.items()}
+    assert Path(told[b"dir"]) == tmp_path / "s.eph" / "exports"
+    assert Path(told[b"dir"], told[b"dbfilename"]).is_file()
+    assert Path(told[b"dir"], told[b"appenddirname"], told[b"appendfilename"]).is_file()
+
+
+def test_a_store_in_memory_has_no_directory(client: Client) -> None:
+    assert client("CONFIG", "GET", "dir") == [b"dir", b""]
+
+
+@pytest.mark.parametrize("name", ["dir", "dbfilename", "appenddirname", "appendfilename"])
+def test_no_client_says_where_files_go(client: Client, name: str) -> None:
+    refused = client.error("CONFIG", "SET", name, "elsewhere")
+    assert refused.startswith(f"ERR CONFIG SET failed (possibly related to argument '{name}') - ")
 
 
 def test_set_changes_all_or_nothing(client: Client) -> None:

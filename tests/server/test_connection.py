@@ -190,6 +190,26 @@ def test_client_list_shows_a_transaction(server: Server, client: Client) -> None
     ]
 
 
+def test_client_info_inside_a_transaction_shows_it_while_it_runs(client: Client) -> None:
+    client("MULTI")
+    client("CLIENT", "INFO")
+    client("PING")
+    fields = dict(field.split("=") for field in client("EXEC")[0].decode().split())
+    assert (fields["flags"], fields["multi"], fields["cmd"]) == ("x", "2", "exec")
+    (own,) = described(client, "CLIENT", "INFO")
+    assert (own["flags"], own["multi"], own["cmd"]) == ("N", "-1", "client|info")
+
+
+def test_the_letters_of_client_list_come_in_rediss_order(server: Server, client: Client) -> None:
+    other = Client(server)
+    other("HELLO", 3)
+    for command in (["SUBSCRIBE", "a"], ["CLIENT", "NO-EVICT", "ON"], ["CLIENT", "NO-TOUCH", "ON"],
+                    ["MONITOR"], ["WATCH", "key"], ["MULTI"]):  # fmt: skip
+        other(*command)
+    client("SET", "key", 1)
+    assert described(client)[1]["flags"] == "OPxdeT"
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [
@@ -233,7 +253,7 @@ def test_client_help_names_every_subcommand(client: Client) -> None:
 
 def test_marks_are_shown(client: Client) -> None:
     assert client("CLIENT", "NO-EVICT", "ON") == client("CLIENT", "NO-TOUCH", "on") == b"OK"
-    assert described(client)[0]["flags"] == "Te"
+    assert described(client)[0]["flags"] == "eT"
     client("CLIENT", "NO-EVICT", "OFF")
     assert described(client)[0]["flags"] == "T"
 

@@ -122,6 +122,28 @@ def test_a_large_database_is_estimated(client: Client, monkeypatch: pytest.Monke
     assert fields(client, "keyspace") == {"db0": "keys=40,expires=20,avg_ttl=60000"}
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["TTL"], ["PTTL"], ["EXPIRETIME"], ["PEXPIRETIME"], ["TYPE"], ["OBJECT", "ENCODING"],
+     ["OBJECT", "REFCOUNT"], ["OBJECT", "IDLETIME"], ["DUMP"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_asking_about_a_key_counts_as_reading_it(client: Client, command: list[str]) -> None:
+    client("SET", "key", "1")
+    for key in ("key", "nosuch", "nothing"):
+        client(*command, key)
+    told = fields(client, "stats")
+    assert (told["keyspace_hits"], told["keyspace_misses"]) == ("1", "2")
+
+
+def test_copying_counts_as_reading(client: Client) -> None:
+    client("SET", "key", "1")
+    for key in ("key", "nosuch"):
+        client("COPY", key, "other")
+    told = fields(client, "stats")
+    assert (told["keyspace_hits"], told["keyspace_misses"]) == ("1", "1")
+
+
 # --- MONITOR --------------------------------------------------------------------------------------
 
 
@@ -158,8 +180,13 @@ def test_monitor_shows_a_script_before_what_it_calls(server: Server) -> None:
     pytest.importorskip("lupa")
     monitor, client = Client(server), Client(server)
     monitor("MONITOR")
-    client("EVAL", "return redis.call('GET', 'key')", 0)
-    assert [line.split(b"] ")[1].split()[0] for line in monitor.pushed] == [b'"EVAL"', b'"GET"']
+    client.session.address = "10.0.0.1:5"
+    client("EVAL", "redis.call('SELECT', 3) return redis.call('GET', 'key')", 0)
+    client("PING")
+    shown = [line.split(b" ", 1)[1] for line in monitor.pushed]
+    assert [line.split(b'" ')[0].rstrip(b'"') for line in shown] == [
+        b'[0 10.0.0.1:5] "EVAL', b'[3 lua] "SELECT', b'[3 lua] "GET', b'[0 10.0.0.1:5] "PING',
+    ]  # fmt: skip
 
 
 def test_monitor_does_not_begin_inside_a_transaction(client: Client, server: Server) -> None:
@@ -192,7 +219,10 @@ def test_monitor_ends_with_reset_or_the_connection(server: Server, end: str) -> 
 # --- SLOWLOG --------------------------------------------------------------------------------------
 
 
-def test_slow_commands_are_logged_the_latest_first(clock: ManualClock, client: Client) -> None:
+def test_slow_commands_are_logged_the_latest_first(
+    clock: ManualClock, server: Server, client: Client
+) -> None:
+    server.settings.slowlog_log_slower_than = -1  # however slow this machine is just now
     client("CLIENT", "SETNAME", "ada")
     client.session.address = "10.0.0.1:5"
     client("CONFIG", "SET", "slowlog-log-slower-than", 0)

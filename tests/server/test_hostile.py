@@ -147,6 +147,18 @@ def test_a_slow_reader_with_a_huge_pipeline_costs_little(server: Process) -> Non
         assert server.resident_bytes() - before < MEMORY_BYTES_MAX
 
 
+@pytest.mark.parametrize("size", [1, 100, 4_000])
+def test_millions_of_small_replies_that_nobody_reads_cost_little(
+    server: Process, size: int
+) -> None:
+    with Wire(server) as good, Wire(server) as slow:
+        good("SET", "small", "x" * size)
+        before = server.resident_bytes()
+        send_until_stuck(slow, request("GET", "small") * 100_000, 50)
+        assert good("PING").value == b"PONG"
+        assert server.resident_bytes() - before < MEMORY_BYTES_MAX
+
+
 def test_a_reader_that_was_slow_gets_all_of_it_in_order(server: Process) -> None:
     count = 3_000
     with Wire(server) as wire:

@@ -155,6 +155,70 @@ def test_a_broken_client_is_closed_and_others_go_on() -> None:
     serve(scenario)
 
 
+def broken(*_: Any) -> Any:  # Any: it stands in for any method
+    raise RuntimeError("a fault of ours")
+
+
+def test_a_fault_outside_a_handler_closes_its_connection_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        good, bad = await connect(), await connect()
+        await ask(good, wire("PING"), b"+PONG\r\n")
+        listener.server.settings.slowlog_log_slower_than = 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(listener.server, "note_slow", broken)
+            bad[1].write(wire("PING"))
+            assert await bad[0].read() == b""
+        await ask(good, wire("PING"), b"+PONG\r\n")
+        assert len(listener.server.clients) == 1
+
+    serve(scenario)
+    (record,) = caplog.records
+    assert record.name == "ephemera.server"
+    assert "127.0.0.1:" in record.message
+    assert "a fault of ours" in caplog.text
+
+
+def test_a_fault_in_answering_what_waited_closes_its_connection_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        good, bad = await connect(), await connect()
+        await ask(good, wire("CLIENT", "PAUSE", 60_000, "WRITE"), b"+OK\r\n")
+        await ask(bad, wire("PING") + wire("SET", "a", 1), b"+PONG\r\n")
+        session = next(each for each in listener.server.clients.values() if each.is_postponed)
+        session.go_on = broken  # type: ignore[method-assign]  # a fault in its bookkeeping
+        await ask(good, wire("CLIENT", "UNPAUSE"), b"+OK\r\n")
+        assert await bad[0].read() == b""
+        await ask(good, wire("PING"), b"+PONG\r\n")
+
+    serve(scenario)
+    assert "a fault of ours" in caplog.text
+    assert {record.name for record in caplog.records} == {"ephemera.server"}
+
+
+def test_a_fault_in_looking_after_a_connection_closes_it_and_the_looking_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    clock = ephemera.ManualClock()
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        bad, idle = await connect(), await connect()
+        await ask(bad, wire("PING"), b"+PONG\r\n")
+        await ask(idle, wire("PING"), b"+PONG\r\n")
+        first = min(listener.connections, key=lambda each: each.session.id)
+        first._limit = broken  # type: ignore[method-assign]  # a fault of ours
+        assert await bad[0].read() == b""
+        clock.advance(61)
+        assert await idle[0].read() == b""
+
+    store = ephemera.open("memory://", clock=clock, maintenance="manual")
+    serve(scenario, settings=Settings(timeout=60), store=store)
+    assert "a fault of ours" in caplog.text
+
+
 def test_quit_sends_its_reply_and_closes() -> None:
     async def scenario(_: Listener, connect: Dialer) -> None:
         reader, writer = await connect()
@@ -206,6 +270,41 @@ def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     store = ephemera.open("memory://", clock=clock, maintenance="manual")
     serve(scenario, settings=Settings(timeout=60), store=store)
+
+
+@pytest.mark.parametrize("command", ["MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
+def test_who_only_listens_is_not_idle(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    clock = ephemera.ManualClock()
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        (listening, _), (idle, _) = streams = [await connect(), await connect()]
+        streams[0][1].write(wire(command) if command == "MONITOR" else wire(command, "a"))
+        await listening.readexactly(1)
+        await ask(streams[1], wire("PING"), b"+PONG\r\n")
+        clock.advance(61)
+        assert await idle.read() == b"", "it was looked at"
+        assert len(listener.connections) == 1
+
+    store = ephemera.open("memory://", clock=clock, maintenance="manual")
+    serve(scenario, settings=Settings(timeout=60), store=store)
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_local"),
+    [
+        (("127.0.0.1", 5), True),
+        (("127.8.0.1", 5), True),
+        (("::1", 5, 0, 0), True),
+        (("::ffff:127.0.0.1", 5, 0, 0), True),
+        (("::ffff:10.0.0.1", 5, 0, 0), False),
+        (("fe80::1%eth0", 5, 0, 2), False),
+        (("10.0.0.1", 5), False),
+        ("", True),
+    ],
+)
+def test_which_peers_are_of_this_machine(peer: object, is_local: bool) -> None:
+    assert listener_module._is_local(peer) is is_local
 
 
 def test_with_commit_one_sync_serves_all_clients_of_a_turn(tmp_path: Path) -> None:

@@ -235,6 +235,30 @@ def test_new_comes_before_what_made_the_key(
     assert events(listener) == [(b"new", b"a"), (b"set", b"a"), (b"new", b"b"), (b"set", b"b")]
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("RENAME", "key", "a"), "new a, rename_from key, rename_to a"),
+        (("RENAME", "key", "other"), "new other, rename_from key, rename_to other"),
+        (("RENAMENX", "key", "a"), "new a, rename_from key, rename_to a"),
+        (("MOVE", "key", 1), "new key, move_from key, move_to key"),
+        (("COPY", "key", "other", "REPLACE"), "new other, copy_to other"),
+        (("SET", "a", 1, "PXAT", 1), "new a, set a, expire a, expired a"),
+        (("SWAPDB", 0, 1), ""),
+    ],
+    ids=str,
+)
+def test_a_key_that_takes_a_place_is_new_before_anything_else_happens(
+    command: Command, expected: str, client: Client, server: Server, listener: Client
+) -> None:
+    client("MSET", "key", 1, "other", 2)
+    choose(server, "EAn")
+    client(*command)
+    assert (
+        ", ".join(f"{event.decode()} {key.decode()}" for event, key in events(listener)) == expected
+    )
+
+
 def test_a_dead_key_that_is_written_is_new(
     client: Client, server: Server, listener: Client, clock: ManualClock
 ) -> None:
@@ -258,9 +282,10 @@ def test_new_keys_are_told_inside_transactions_too(
 
 @pytest.mark.parametrize(
     "command",
-    [("GET", "a"), ("EXISTS", "a"), ("STRLEN", "a"), ("MGET", "a"), ("TYPE", "a"), ("GETDEL", "a")],
+    [("GET", "a"), ("EXISTS", "a"), ("STRLEN", "a"), ("MGET", "a"), ("TYPE", "a"), ("GETDEL", "a"),
+     ("TTL", "a"), ("PTTL", "a"), ("EXPIRETIME", "a"), ("PEXPIRETIME", "a"), ("COPY", "a", "b")],
     ids=str,
-)
+)  # fmt: skip
 def test_a_read_that_finds_nothing_is_a_miss(
     command: Command, client: Client, server: Server, listener: Client
 ) -> None:

@@ -351,12 +351,39 @@ def test_what_all_scripts_share_cannot_be_changed(script: str, client: Client) -
 
 
 @pytest.mark.parametrize(
-    "script", ["rawset(_G, 'x', 1)", "setmetatable(_G, {})", "rawset(string, 'rep', 1)"]
-)
+    "script",
+    ["rawset(_G, 'x', 1)", "setmetatable(_G, {})", "rawset(string, 'rep', 1)",
+     "table.insert(redis, 1)", "table.insert(_G, 1, 2)", "table.insert(table, 1)",
+     "table.insert(getmetatable(_G), 1)", "table.insert(getmetatable(''), 1)"],
+)  # fmt: skip
 def test_nor_by_going_around(script: str, client: Client) -> None:
     assert client.error("EVAL", script, 0) == placed(
         "ERR Attempt to modify a readonly table", script
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("table.insert()", "bad argument #1 to 'insert' (table expected, got no value)"),
+        ("table.insert(nil, 1)", "bad argument #1 to 'insert' (table expected, got nil)"),
+        ("table.insert(redis.call, 1)", "bad argument #1 to 'insert' (table expected, got function)"),
+        ("table.insert({})", "wrong number of arguments to 'insert'"),
+        ("table.insert(redis)", "wrong number of arguments to 'insert'"),
+        ("table.insert({}, 1, 2, 3)", "wrong number of arguments to 'insert'"),
+        ("table.insert({}, 'x', 1)", "bad argument #2 to 'insert' (number expected, got string)"),
+        ("table.insert(redis, {}, 1)", "bad argument #2 to 'insert' (number expected, got table)"),
+    ],
+)  # fmt: skip
+def test_table_insert_refuses_as_that_of_lua_does(script: str, text: str, client: Client) -> None:
+    assert client.error("EVAL", script, 0) == placed(f"ERR user_script:1: {text}", script)
+
+
+def test_table_insert_inserts(client: Client) -> None:
+    script = (
+        "local t = {1} table.insert(t, 3) table.insert(t, '2', 2) table.insert(t, nil) return t"
+    )
+    assert client("EVAL", script, 0) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

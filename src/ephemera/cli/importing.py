@@ -5,18 +5,21 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ephemera import InvalidArgument, Store
+from ephemera import Clock, InvalidArgument
 from ephemera.cli import output
-from ephemera.cli.failures import say
-from ephemera.cli.stores import Json, StoreUrl, open_to_write
+from ephemera.cli.failures import ERROR, say
+from ephemera.cli.stores import Json, StoreUrl, has_store, open_to_write
+from ephemera.core.arguments import check_family_name
+from ephemera.core.clock import SteadyClock
 from ephemera.formats.detect import open_source
 from ephemera.formats.diskcache import DiskCache
-from ephemera.formats.transfer import Loaded, Record, Source, load
+from ephemera.formats.transfer import Loaded, Record, Source, load_prepared, prepare
 
 
 class Origin(enum.StrEnum):
@@ -35,6 +38,7 @@ class InFamily:
         self.skipped = source.skipped
         self.failed = source.failed
         self.damage = source.damage
+        self.unread_bytes = source.unread_bytes
 
     def progress(self) -> tuple[int, int | None]:
         return self._source.progress()
@@ -46,6 +50,7 @@ class InFamily:
         for record in self._source:
             yield record._replace(family=self._family)
         self.damage = self._source.damage
+        self.unread_bytes = self._source.unread_bytes
 
     def landed(self) -> None:
         self._source.landed()
@@ -80,34 +85,38 @@ def importing(
     """Read keys, values and deadlines into a store, over what it holds; it is made if not there.
 
     Keys that are dead already are left out, and what is no string is skipped; both are counted. Of a
-    damaged file nothing is taken, unless --keep-going. Nothing is ever unpickled.
+    damaged file nothing is taken, and no store is made for it, unless --keep-going: then what can be
+    read is taken, and what was lost is told. It exits with 2 where anything was lost. Nothing is ever
+    unpickled.
     """
     if resume is not None and origin is not Origin.REDIS:
         raise InvalidArgument("--resume goes with --from redis")
-    with open_to_write(url, create=True) as store:
-        found = _source(store, source, origin, resume, keep_going=keep_going)
-        with output.progress("importing") as advance:
-            loaded = load(
-                store.engine, found if family is None else InFamily(found, family), advance
-            )
+    with output.progress("importing") as advance, ExitStack() as stack:
+        store = stack.enter_context(open_to_write(url)) if has_store(url) else None
+        clock = SteadyClock() if store is None else store.clock
+        found = _source(clock, source, origin, resume, keep_going=keep_going)
+        wanted = found if family is None else InFamily(found, check_family_name(family))
+        prepare(wanted, advance)
+        if store is None:
+            store = stack.enter_context(open_to_write(url, create=True))
+        loaded = load_prepared(store.engine, wanted, advance)
     _report(loaded, as_json=as_json)
 
 
 def _source(
-    store: Store, source: str, origin: Origin | None, resume: Path | None, *, keep_going: bool
+    clock: Clock, source: str, origin: Origin | None, resume: Path | None, *, keep_going: bool
 ) -> Source:
     if origin is Origin.REDIS:
         # Imported here: it needs a package that other sources do without.
         from ephemera.formats.live_redis import LiveRedis
 
-        return LiveRedis(source, clock=store.clock, cursor_path=resume)
+        return LiveRedis(source, clock=clock, cursor_path=resume)
     if origin is Origin.DISKCACHE:
         return DiskCache(source, keep_going=keep_going)
-    return open_source(source, now_ms=store.clock.now_ms(), keep_going=keep_going)
+    return open_source(source, now_ms=clock.now_ms(), keep_going=keep_going)
 
 
 def _report(loaded: Loaded, *, as_json: bool) -> None:
-    damage = None if loaded.damage is None else str(loaded.damage)
     if as_json:
         output.record(
             {
@@ -115,21 +124,34 @@ def _report(loaded: Loaded, *, as_json: bool) -> None:
                 "dead": loaded.dead,
                 "skipped": dict(loaded.skipped),
                 "failed": dict(loaded.failed),
-                "damage": damage,
+                "damage": None if loaded.damage is None else str(loaded.damage),
+                "unread_bytes": loaded.unread_bytes,
             }
         )
-        return
-    output.table(
-        ("", ">keys", ""),
-        [
-            ("imported", f"{loaded.imported}", ""),
-            ("dead", f"{loaded.dead}", ""),
-            ("skipped", f"{loaded.skipped.total()}", _reasons(loaded.skipped)),
-            ("failed", f"{loaded.failed.total()}", _reasons(loaded.failed)),
-        ],
-    )
-    if damage is not None:
-        say(f"the source ends early: {damage}")
+    else:
+        output.table(
+            ("", ">keys", ""),
+            [
+                ("imported", f"{loaded.imported}", ""),
+                ("dead", f"{loaded.dead}", ""),
+                ("skipped", f"{loaded.skipped.total()}", _reasons(loaded.skipped)),
+                ("failed", f"{loaded.failed.total()}", _reasons(loaded.failed)),
+            ],
+        )
+    if not loaded.is_whole:
+        say(f"not all of the source was taken: {_losses(loaded)}")
+        raise typer.Exit(ERROR)
+
+
+def _losses(loaded: Loaded) -> str:
+    told = []
+    if loaded.failed:
+        told.append(f"{loaded.failed.total()} failed ({_reasons(loaded.failed)})")
+    if loaded.damage is not None:
+        told.append(f"it is damaged, first {loaded.damage}")
+    if loaded.unread_bytes:
+        told.append(f"{output.count_of(loaded.unread_bytes, 'byte')} from there on were not read")
+    return "; ".join(told)
 
 
 def _reasons(counts: Counter[str]) -> str:

@@ -50,10 +50,14 @@ def open_to_read(url: str) -> Store:
 
 def open_to_write(url: str, *, create: bool = False) -> Store:
     """Raises InvalidArgument where there is no store, unless one is to be made."""
-    is_path = SCHEME.match(url) is None
-    if is_path and not create and not Layout(url).format.exists():
+    if not create and not has_store(url):
         raise InvalidArgument(f"there is no store at {url}")
     return ephemera.open(url)
+
+
+def has_store(url: str) -> bool:
+    """Whether opening makes no new one at this path; what is no path is asked when it is opened."""
+    return SCHEME.match(url) is not None or Layout(url).format.exists()
 
 
 def pick_family(store: Store, name: str) -> Family:

@@ -71,9 +71,11 @@ class AofLog(FileSource):
         replay = Replay(self._now_ms, self.skipped, self.failed)
         try:
             with naming_full(tempfile.gettempdir()):
-                for part in self._parts:
+                for number, part in enumerate(self._parts):
                     self._replay_part(replay, part, tick)
                     if self.damage is not None:
+                        left = sum(each.stat().st_size for each in self._parts[number:])
+                        self.unread_bytes = left - (self.damage.offset or 0)
                         break
         except BaseException:
             replay.scratch.close()

@@ -43,6 +43,7 @@ class DiskCache:
         self.skipped: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.damage: DamagedFile | None = None
+        self.unread_bytes = 0
         self._family = check_family_name(family)
         self._keep_going = keep_going
         self._parts = parts_of(self.path)

@@ -44,6 +44,7 @@ class FileSource:
         self.skipped: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.damage: DamagedFile | None = None
+        self.unread_bytes = 0
         self._done_bytes = 0
         self._total_bytes = self.path.stat().st_size * (1 if keep_going else 2)
 

@@ -44,6 +44,7 @@ class LiveRedis:
         self.skipped: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.damage: DamagedFile | None = None
+        self.unread_bytes = 0
         self._url = url
         self._clock = clock
         self._cursor_path = None if cursor_path is None else Path(cursor_path)

@@ -88,6 +88,7 @@ class RdbFile(FileSource):
                     raise Malformed("the file goes on after its end")
             except Malformed as error:
                 self._damaged(DamagedFile(self.path, window.offset, str(error)))
+                self.unread_bytes = self.path.stat().st_size - window.offset
             self._done_bytes = before + window.offset
 
 

@@ -52,7 +52,9 @@ class Source(Protocol):
     skipped: Counter[str]
     failed: Counter[str]
     damage: DamagedFile | None
-    """Where it ended early, if it was told to keep going."""
+    """The first place where it is not what it should be, if it was told to keep going."""
+    unread_bytes: int
+    """How much of it lies behind the damage and was not read."""
 
     def progress(self) -> tuple[int, int | None]: ...
     def prepare(self, tick: Callable[[], None]) -> None:
@@ -93,6 +95,12 @@ class Loaded:
     skipped: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     damage: DamagedFile | None = None
+    unread_bytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the source was lost; what no store holds is skipped, and not lost."""
+        return not self.failed and self.damage is None
 
 
 def load(engine: Engine, source: Source, progress: Progress | None = None) -> Loaded:
@@ -100,30 +108,41 @@ def load(engine: Engine, source: Source, progress: Progress | None = None) -> Lo
 
     Raises DamagedFile before anything is written, unless the source was told to keep going.
     """
+    prepare(source, progress)
+    return load_prepared(engine, source, progress)
 
-    def tick() -> None:
-        if progress is not None:
-            progress(*source.progress())
 
+def prepare(source: Source, progress: Progress | None = None) -> None:
+    """Find what is wrong with a source while there need not be an engine yet. Raises DamagedFile."""
+    source.prepare(lambda: _tell(source, progress))
+
+
+def load_prepared(engine: Engine, source: Source, progress: Progress | None = None) -> Loaded:
+    """Do the rest of `load`."""
     loaded = Loaded()
-    source.prepare(tick)
     unsynced = 0
     for batch in _batches(engine, source, loaded):
         engine.write(batch, durable=False)
         loaded.imported += len(batch)
         unsynced += len(batch)
-        tick()
+        _tell(source, progress)
         if unsynced >= SYNC_RECORDS:
             engine.sync()
             source.landed()
             unsynced = 0
     engine.sync()
     source.landed()
-    tick()
+    _tell(source, progress)
     loaded.skipped += source.skipped
     loaded.failed += source.failed
     loaded.damage = source.damage
+    loaded.unread_bytes = source.unread_bytes
     return loaded
+
+
+def _tell(source: Source, progress: Progress | None) -> None:
+    if progress is not None:
+        progress(*source.progress())
 
 
 def _batches(engine: Engine, source: Source, loaded: Loaded) -> Iterator[list[Write]]:

@@ -15,7 +15,18 @@ from ephemera.core._counter import Addition
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import KeyValue
 from ephemera.server._direct import Keys
-from ephemera.server.events import DEL, EXPIRE, EXPIRED, FLUSHED, INCRBY, NEW, PERSIST, SET, Event
+from ephemera.server.events import (
+    DEL,
+    EXPIRE,
+    EXPIRED,
+    FLUSHED,
+    INCRBY,
+    KEYMISS,
+    NEW,
+    PERSIST,
+    SET,
+    Event,
+)
 
 if TYPE_CHECKING:
     from ephemera.server.server import Server
@@ -30,6 +41,14 @@ class Held(NamedTuple):
     value: bytes
     deadline_ms: int
     written_ms: int
+
+
+class Source(NamedTuple):
+    """Where a key goes away because another takes its value, and the event of that."""
+
+    database: Database
+    key: bytes
+    event: Event
 
 
 class Database(Keys):
@@ -48,6 +67,15 @@ class Database(Keys):
 
     def has(self, key: bytes) -> bool:
         return self.get(key) is not None
+
+    def count_read(self, key: bytes, *, is_hit: bool, tells_miss: bool = True) -> None:
+        """Count a question about a key as `get` counts reading it."""
+        if is_hit:
+            self.tally.hits += 1
+            return
+        self.tally.misses += 1
+        if tells_miss and self.tally.tells_misses:
+            self.tally.tell(self.number, key, KEYMISS)
 
     def ttl_ms(self, key: bytes) -> int:
         """The milliseconds left, or ABSENT, or PERMANENT."""
@@ -98,28 +126,39 @@ class Database(Keys):
 
     def put_until(self, key: bytes, value: bytes, deadline_ms: int, event: Event = SET) -> None:
         """Store the value up to an instant; where that has passed, it is told of and gone at once."""
+        is_new = self._is_new(key)
         is_alive = self._put_at(key, value, deadline_ms)
         if not is_alive:
             self.space.delete(key)
+        if is_new:
+            self.tally.tell(self.number, key, NEW)
         self._changed(key, event)
         self._changed(key, EXPIRE)
         if not is_alive:
             self._changed(key, EXPIRED)
 
-    def place(self, key: bytes, held: Held, event: Event) -> None:
-        """Store what another key or store held, its deadline included."""
-        if self._put_at(key, held.value, held.deadline_ms):
+    def place(self, key: bytes, held: Held, event: Event, *, source: Source | None = None) -> None:
+        """Store what another key or store held, its deadline included; a source goes.
+
+        The key is new even where another one was replaced, and told of before the source, as in Redis.
+        """
+        is_alive = self._put_at(key, held.value, held.deadline_ms)
+        if is_alive and self.tally.tells_new_keys:
+            self.tally.tell(self.number, key, NEW)
+        if source is not None:
+            source.database.delete(source.key, source.event)
+        if is_alive:
             self._changed(key, event)
         else:
             self.delete(key)
 
     def _put_at(self, key: bytes, value: bytes, deadline_ms: int) -> bool:
-        """Whether it was stored; it is not where its time is over."""
+        """Store it and tell nobody; whether it was stored, which it is not where its time is over."""
         if deadline_ms == PERMANENT:
-            self._put(key, value, ttl=Ttl.NEVER)
+            self.space.put(key, value, ttl=Ttl.NEVER)
             return True
         try:
-            self._put(key, value, at=deadline_ms / 1000)
+            self.space.put(key, value, at=deadline_ms / 1000)
         except InvalidArgument:
             if not is_dead(deadline_ms, self.tally.now_ms()):
                 raise
@@ -136,7 +175,7 @@ class Database(Keys):
 
     def put_many(self, pairs: dict[bytes, bytes]) -> None:
         """Store all pairs, or none."""
-        is_new = [self.tally.tells_new_keys and self.peek(key) is None for key in pairs]
+        is_new = [self._is_new(key) for key in pairs]
         self.space.put_many(pairs)
         for key, tells_new in zip(pairs, is_new, strict=True):
             if tells_new:
@@ -192,10 +231,14 @@ class Database(Keys):
         self._changed(None, FLUSHED)
 
     def _put(self, key: bytes, value: bytes, **life: Any) -> None:  # Any: as `space.put`
-        is_new = self.tally.tells_new_keys and self.peek(key) is None
+        is_new = self._is_new(key)
         self.space.put(key, value, **life)
         if is_new:
             self.tally.tell(self.number, key, NEW)
+
+    def _is_new(self, key: bytes) -> bool:
+        """Whether writing this key has to be told as the making of it."""
+        return self.tally.tells_new_keys and self.peek(key) is None
 
     def _changed(self, key: bytes | None, event: Event) -> None:
         self.tally.changes += 1

@@ -21,7 +21,8 @@ import signal
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -111,7 +112,8 @@ class Connection(Receiving, asyncio.Protocol):
         """Answer what waited while the client had too much to read."""
         if self._is_choked or self.transport.is_closing():
             return
-        self.finish(self.session.go_on())
+        with self._guarded():
+            self.finish(self.session.go_on())
 
     def _go_on_later(self) -> None:
         """At the end of a pause, when requests wait for that; otherwise in the next turn of the loop."""
@@ -155,6 +157,15 @@ class Connection(Receiving, asyncio.Protocol):
         self.session.close()
         self._listener.lose(self)
 
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Let a fault of ours cost this connection and no other."""
+        try:
+            yield
+        except Exception as error:
+            self._listener.note_fault(self, error)
+            self.transport.abort()
+
     # --- limits -------------------------------------------------------------------------------
 
     def _limit(self) -> OutputLimit:
@@ -167,10 +178,15 @@ class Connection(Receiving, asyncio.Protocol):
             self.transport.abort()
 
     def tick(self, now_ms: int) -> None:
-        """Cut off who says nothing for too long, or does not read for too long."""
+        """To be called once a second."""
+        with self._guarded():
+            self._cut_off(now_ms)
+
+    def _cut_off(self, now_ms: int) -> None:
+        """Close who says nothing for too long, or does not read for too long."""
         idle_ms_max = self._listener.server.settings.timeout * 1000
         is_idle = idle_ms_max and now_ms - self.session.active_ms > idle_ms_max
-        if is_idle and not self.session.subscriptions:
+        if is_idle and not self.session.is_listener:
             self.transport.close()
         limit = self._limit()
         if not limit.soft or self.transport.get_write_buffer_size() <= limit.soft:
@@ -242,6 +258,7 @@ class Listener:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self.stop)
+        self.loop.set_exception_handler(self._on_exception)
         ticking = self.loop.create_task(self._tick())
         try:
             await self._stopping.wait()
@@ -299,6 +316,20 @@ class Listener:
         self.connections.discard(connection)
         if self._stopping.is_set() and not self.connections:
             self._is_empty.set()
+
+    # --- faults of ours -----------------------------------------------------------------------
+
+    def note_fault(self, connection: Connection, error: BaseException) -> None:
+        address = connection.session.address
+        _log.error("the connection of %s is closed: a fault of the server", address, exc_info=error)
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Note what came out of a callback; the loop itself closes a connection whose data caused it."""
+        connection, error = context.get("protocol"), context.get("exception")
+        if isinstance(connection, Connection) and error is not None:
+            self.note_fault(connection, error)
+        else:
+            loop.default_exception_handler(context)
 
     # --- one sync for all clients of a turn ---------------------------------------------------
 
@@ -388,4 +419,9 @@ def _address(name: object) -> str:
 
 
 def _is_local(peer: object) -> bool:
-    return not isinstance(peer, tuple) or ipaddress.ip_address(peer[0].split("%")[0]).is_loopback
+    """Whether somebody on this machine connected, also through an IPv6 socket that takes IPv4."""
+    if not isinstance(peer, tuple):
+        return True
+    address = ipaddress.ip_address(peer[0].split("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

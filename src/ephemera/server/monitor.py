@@ -17,16 +17,20 @@ ESCAPED = {ord(char): b"\\" + escape for char, escape in
 
 
 def show(session: Session, command: Command, args: list[bytes], monitors: list[Session]) -> None:
-    """Show a command to those who watch; administration stays unseen, as in Redis."""
+    """Show a command to those who watch; administration stays unseen, as in Redis.
+
+    What a script runs has no address: `lua` stands there.
+    """
     if "admin" in command.flags:
         return
     now_ms = session.server.now_ms()
+    address = "lua" if session.server.scripts.is_running else session.address
     words = b" ".join(quoted(word) for word in redacted(args))
     line = b"%d.%06d [%d %b] %b" % (
         now_ms // 1000,
         now_ms % 1000 * 1000,
         session.db,
-        session.address.encode(),
+        address.encode(),
         words,
     )
     for monitor in tuple(monitors):

@@ -16,7 +16,7 @@ local error, getinfo, getmetatable, loadstring = error, debug.getinfo, getmetata
 local next, pairs, pcall, rawget, rawset = next, pairs, pcall, rawget, rawset
 local setfenv, sethook, setmetatable, tostring = setfenv, debug.sethook, setmetatable, tostring
 local type, xpcall = type, xpcall
-local byte, concat, floor = string.byte, table.concat, math.floor
+local byte, concat, floor, insert = string.byte, table.concat, math.floor, table.insert
 local create, resume = coroutine.create, coroutine.resume
 
 local READONLY = "Attempt to modify a readonly table"
@@ -88,15 +88,15 @@ end
 
 local STRING_MAX = KILOBYTES_MAX * 1024 / 2
 
-local function refuse_argument(place, wanted, given)
-  error(("bad argument #%d to 'rep' (%s expected, got %s)"):format(place, wanted, type(given)), 3)
+local function refuse_argument(name, place, wanted, given)
+  error(("bad argument #%d to '%s' (%s expected, got %s)"):format(place, name, wanted, given), 3)
 end
 
 function string.rep(text, count)
   if type(text) ~= "string" and type(text) ~= "number" then
-    refuse_argument(1, "string", text)
+    refuse_argument("rep", 1, "string", type(text))
   end
-  text, count = text .. "", tonumber(count) or refuse_argument(2, "number", count)
+  text, count = text .. "", tonumber(count) or refuse_argument("rep", 2, "number", type(count))
   if #text * count > STRING_MAX then
     error("resulting string too large", 2)
   end
@@ -109,6 +109,29 @@ function string.rep(text, count)
     text = count >= 1 and text .. text
   end
   return made
+end
+
+-- That of C writes raw, past what refuses. It is asked for nothing that it would refuse itself, since its error
+-- would not name the script's line.
+
+local function type_seen(given)
+  local found = type(given)
+  return found == "userdata" and given ~= null and "function" or found
+end
+
+function table.insert(...)
+  local to, place = ...
+  local count = select("#", ...)
+  if type(to) ~= "table" then
+    refuse_argument("insert", 1, "table", count == 0 and "no value" or type_seen(to))
+  elseif count ~= 2 and count ~= 3 then
+    error("wrong number of arguments to 'insert'", 2)
+  elseif count == 3 and not tonumber(place) then
+    refuse_argument("insert", 2, "number", type_seen(place))
+  elseif behind[to] then
+    error(READONLY, 0)
+  end
+  return insert(...)
 end
 
 -- What scripts see.
@@ -167,9 +190,8 @@ function globals.load(read, name)
 end
 
 function globals.type(...)
-  local given = ...
-  local found = type(...)
-  return found == "userdata" and given ~= null and "function" or found
+  type(...) -- refuses to be asked about nothing
+  return type_seen((...))
 end
 
 function globals.tostring(...)

@@ -76,6 +76,8 @@ class Saving:
         self.running: Kind | None = None
         """What is being saved in the background."""
         self.scheduled: list[Kind] = []
+        path = store.stats().get("path")
+        self.directory = None if path is None else Path(path).absolute() / EXPORTS
         self._store = store
         self._families = families
         self._changes = changes
@@ -89,7 +91,7 @@ class Saving:
 
     def save(self, kind: Kind) -> None:
         """Return when the file is on the disk. Raises Refused."""
-        directory = self.directory()
+        directory = self.check_directory()
         changes = self._changes()
         kind.write(self._store, directory, self._families)
         if kind is self.rdb:
@@ -114,12 +116,11 @@ class Saving:
         if self._thread is not None:
             self._thread.join()
 
-    def directory(self) -> Path:
+    def check_directory(self) -> Path:
         """Where the files go. Raises Refused for a store without a place on the disk."""
-        path = self._store.stats().get("path")
-        if path is None:
+        if self.directory is None:
             raise Refused(NO_DIRECTORY)
-        return Path(path) / EXPORTS
+        return self.directory
 
     def _work(self, first: Kind) -> None:
         kind: Kind | None = first

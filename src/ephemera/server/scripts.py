@@ -116,6 +116,11 @@ class Scripts:
         return self._lua
 
     @property
+    def is_running(self) -> bool:
+        """Whether the command under way is called by a script."""
+        return self._running is not None
+
+    @property
     def running(self) -> Run:
         """The script that is running, for what it calls."""
         assert self._running is not None  # only a script calls

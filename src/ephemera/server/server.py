@@ -99,6 +99,7 @@ class Server(Tally):
         self.run_id = token_hex(20)
         self.expiry_lag = ExpiryLag(store)
         self.saving = Saving(store, families, lambda: self.changes)
+        self.settings.dir = str(self.saving.directory or "")
         self.slowlog = SlowLog(self.settings)
         self.latency = Latency(self.settings)
         self.rates = Rates(self.started_ms)

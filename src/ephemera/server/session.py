@@ -69,6 +69,7 @@ class Session(Answering):
         self.is_authenticated = not self.server.settings.requirepass
         self.queue: list[tuple[Command, Request]] | None = None
         self.is_queue_broken = False
+        self.executing: int | None = None  # how many commands the EXEC under way runs
         self.subscriptions = 0
         self.server.release(self)
         self.silence = Silence.NONE
@@ -90,6 +91,11 @@ class Session(Answering):
         self._limits.is_trusted = self.is_authenticated
         self._limits.bulk_bytes_max = self.server.settings.proto_max_bulk_len
         self._limits.buffer_bytes_max = self.server.settings.client_query_buffer_limit
+
+    @property
+    def is_listener(self) -> bool:
+        """Whether the client waits for what others do: nobody expects it to say anything."""
+        return self.subscriptions > 0 or self in self.server.monitors
 
     def select(self, number: int) -> None:
         """Work in this database; to be called again where a transaction begins and ends."""

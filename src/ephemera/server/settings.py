@@ -182,7 +182,7 @@ class Setting(NamedTuple):
 FIXED = "fixed"
 """Marks a field that stays what the server was started with."""
 FACT = "fact"
-"""Marks a field that the listener fills in: where it listens."""
+"""Marks a field that is filled in when it is known: where the server listens, and where it saves."""
 
 
 @dataclass(slots=True)
@@ -193,6 +193,7 @@ class Settings:
     port: Annotated[int, number(0, 65_535), FACT] = 0
     bind: Annotated[str, TEXT, FACT] = ""
     unixsocket: Annotated[str, TEXT, FACT] = ""
+    dir: Annotated[str, TEXT, FACT] = ""
     requirepass: Annotated[bytes, PASSWORD] = b""
     protected_mode: Annotated[bool, FLAG] = True
     enable_debug_command: Annotated[str, choice("no", "yes", "local"), FIXED] = "no"
@@ -346,14 +347,23 @@ _NUMBERS = {
     "zset-max-ziplist-value": 64,
 }
 _FACTS = {
+    "aclfile": "",
+    "always-show-logo": "no",
+    "appenddirname": "",  # the append-only file lies in `dir` itself
     "cluster-enabled": "no",
     "daemonize": "no",
     "databases": str(DATABASES),
     "enable-module-command": "no",
     "enable-protected-configs": "no",
     "io-threads": "1",
+    "logfile": "",
+    "masterauth": "",
+    "masteruser": "",
+    "pidfile": "",
     "supervised": "no",
+    "syslog-enabled": "no",
     "tcp-backlog": "511",
+    "unixsocketperm": "700",
 }
 
 OTHERS: dict[str, Setting] = {

@@ -144,7 +144,7 @@ def bgsave(call: Call) -> Reply:
     if [option.lower() for option in call.args[1:]] not in ([], [b"schedule"]):
         raise Refused(SYNTAX_ERROR)
     saving = call.server.saving
-    saving.directory()
+    saving.check_directory()
     if saving.running is saving.rdb:
         raise Refused(SAVE_IN_PROGRESS)
     if saving.running is saving.aof and len(call.args) == 1:
@@ -158,7 +158,7 @@ def bgsave(call: Call) -> Reply:
          summary="As BGSAVE, an append-only file: exports/appendonly.aof.")  # fmt: skip
 def bgrewriteaof(call: Call) -> Reply:
     saving = call.server.saving
-    saving.directory()
+    saving.check_directory()
     if saving.running is saving.aof:
         raise Refused(REWRITE_IN_PROGRESS)
     word = b"started" if saving.running is None else b"scheduled"

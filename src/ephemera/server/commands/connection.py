@@ -16,6 +16,9 @@ command = Group("connection")
 PONG = Simple(b"PONG")
 USER = b"default"
 """The only user there is."""
+FLAG_LETTERS = "OPxdeT"
+"""What CLIENT LIST says of a client, in Redis's order: monitor, subscriber, transaction, a watched key has
+changed, not evicted, not touching."""
 BAD_ID = "ERR client-id should be greater than 0"
 
 
@@ -214,7 +217,7 @@ def describe(session: Session) -> bytes:
         "sub": pubsub.channels.count(session),
         "psub": pubsub.patterns.count(session),
         "ssub": pubsub.shards.count(session),
-        "multi": -1 if session.queue is None else len(session.queue),
+        "multi": _queued(session),
         "qbuf": session.unread,
         "qbuf-free": 0,
         "argv-mem": 0,
@@ -224,7 +227,7 @@ def describe(session: Session) -> bytes:
         "omem": 0,
         "tot-mem": session.unread,
         "events": "r",
-        "cmd": session.call.command.name,
+        "cmd": session.call.command.name if session.executing is None else "exec",
         "user": USER.decode(),
         "redir": -1,
         "resp": session.protocol,
@@ -233,10 +236,22 @@ def describe(session: Session) -> bytes:
     return " ".join(f"{name}={value}" for name, value in fields.items()).encode()
 
 
+def _queued(session: Session) -> int:
+    """How many commands the transaction holds, also while it runs; -1 without one."""
+    if session.queue is not None:
+        return len(session.queue)
+    return -1 if session.executing is None else session.executing
+
+
 def _flags(session: Session) -> str:
-    has_queue = "x" if session.queue is not None else ""
-    is_subscriber = "P" if session.subscriptions else ""
-    return "".join(sorted(session.marks)) + is_subscriber + has_queue or "N"
+    letters = set(session.marks)
+    if session.subscriptions:
+        letters.add("P")
+    if _queued(session) >= 0:
+        letters.add("x")
+    if session.server.watches.is_spoilt(session):
+        letters.add("d")
+    return "".join(letter for letter in FLAG_LETTERS if letter in letters) or "N"
 
 
 def _checked(name: bytes, what: str) -> bytes:

@@ -169,7 +169,7 @@ def memory_usage(call: Call) -> Reply:
         raise Refused(SYNTAX_ERROR)
     if options and integer(options[1]) < 0:
         raise Refused(SYNTAX_ERROR)
-    value = call.keys.get(call.args[2])
+    value = call.keys.peek(call.args[2])
     return None if value is None else len(call.args[2]) + len(value) + KEY_OVERHEAD_BYTES
 
 

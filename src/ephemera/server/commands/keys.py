@@ -15,7 +15,7 @@ from ephemera.server.arguments import (
     database_number,
     integer,
 )
-from ephemera.server.database import PERMANENT, Held
+from ephemera.server.database import PERMANENT, Held, Source
 from ephemera.server.events import COPY_TO, MOVE_FROM, MOVE_TO, RENAME_FROM, RENAME_TO, RESTORE
 from ephemera.server.session import Call
 from ephemera.server.table import Group, KeyRange
@@ -85,8 +85,7 @@ def _rename(call: Call, *, replaces: bool) -> bool:
         is_taken = keys.held(name) is not None
         if key == name or (is_taken and not replaces):
             return False
-        keys.delete(key, RENAME_FROM)
-        keys.place(name, held, RENAME_TO)
+        keys.place(name, held, RENAME_TO, source=Source(keys, key, RENAME_FROM))
         return True
 
 
@@ -107,6 +106,7 @@ def copy(call: Call) -> Reply:
     if key == name and number == call.keys.number:
         raise Refused(SAME_OBJECT)
     held = call.keys.held(key)
+    call.keys.count_read(key, is_hit=held is not None)
     target = call.server.database(number)
     if held is None or (target.held(name) is not None and not replaces):
         return 0
@@ -125,8 +125,7 @@ def move(call: Call) -> Reply:
         held = source.held(key)
         if held is None or target.held(key) is not None:
             return 0
-        source.delete(key, MOVE_FROM)
-        target.place(key, held, MOVE_TO)
+        target.place(key, held, MOVE_TO, source=Source(source, key, MOVE_FROM))
     return 1
 
 
@@ -205,9 +204,10 @@ command.container("OBJECT", since="2.2.3", summary="Asks how a value is kept.")
 @command("OBJECT ENCODING", arity=3, flags="readonly", keys=KeyRange(2), since="2.2.3",
          summary="How Redis would keep the value: int, embstr or raw.")  # fmt: skip
 def object_encoding(call: Call) -> Reply:
-    value = call.keys.peek(call.args[2])
-    if value is None:
+    held = _asked(call)
+    if held is None:
         return None
+    value = held.value
     if INTEGER.fullmatch(value) and INTEGER_MIN <= int(value) <= INTEGER_MAX:
         return b"int"
     return b"embstr" if len(value) <= EMBEDDED_BYTES_MAX else b"raw"
@@ -216,7 +216,7 @@ def object_encoding(call: Call) -> Reply:
 @command("OBJECT FREQ", arity=3, flags="readonly", keys=KeyRange(2), since="4.0.0",
          summary="Always refused: how often a key is read is not counted.")  # fmt: skip
 def object_freq(call: Call) -> Reply:
-    if call.keys.peek(call.args[2]) is None:
+    if _asked(call) is None:
         return None
     raise Refused(
         "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note "
@@ -228,11 +228,18 @@ def object_freq(call: Call) -> Reply:
 @command("OBJECT IDLETIME", arity=3, flags="readonly", keys=KeyRange(2), since="2.2.3",
          summary="The seconds since the value was written; reading leaves no trace.")  # fmt: skip
 def object_idletime(call: Call) -> Reply:
-    held = call.keys.held(call.args[2])
+    held = _asked(call)
     return None if held is None else (call.server.now_ms() - held.written_ms) // 1000
 
 
 @command("OBJECT REFCOUNT", arity=3, flags="readonly", keys=KeyRange(2), since="2.2.3",
          summary="How many keys share the value: 1.")  # fmt: skip
 def object_refcount(call: Call) -> Reply:
-    return None if call.keys.peek(call.args[2]) is None else 1
+    return None if _asked(call) is None else 1
+
+
+def _asked(call: Call) -> Held | None:
+    """What the key in question holds; a miss is counted, and nobody is told of it."""
+    held = call.keys.held(call.args[2])
+    call.keys.count_read(call.args[2], is_hit=held is not None, tells_miss=False)
+    return held

@@ -88,25 +88,31 @@ def persist(call: Call) -> Reply:
 @command("TTL", arity=2, flags="readonly fast", keys=KeyRange(1), since="1.0.0",
          summary="The seconds that a key has left; -1 without a deadline, -2 without the key.")  # fmt: skip
 def ttl(call: Call) -> Reply:
-    return _seconds(call.keys.ttl_ms(call.args[1]))
+    return _seconds(_counted(call, call.keys.ttl_ms(call.args[1])))
 
 
 @command("PTTL", arity=2, flags="readonly fast", keys=KeyRange(1), since="2.6.0",
          summary="The milliseconds that a key has left; -1 without a deadline, -2 without the key.")  # fmt: skip
 def pttl(call: Call) -> Reply:
-    return call.keys.ttl_ms(call.args[1])
+    return _counted(call, call.keys.ttl_ms(call.args[1]))
 
 
 @command("EXPIRETIME", arity=2, flags="readonly fast", keys=KeyRange(1), since="7.0.0",
          summary="When a key dies, in seconds; -1 without a deadline, -2 without the key.")  # fmt: skip
 def expiretime(call: Call) -> Reply:
-    return _seconds(call.keys.deadline_ms(call.args[1]))
+    return _seconds(_counted(call, call.keys.deadline_ms(call.args[1])))
 
 
 @command("PEXPIRETIME", arity=2, flags="readonly fast", keys=KeyRange(1), since="7.0.0",
          summary="When a key dies, in milliseconds; -1 without a deadline, -2 without the key.")  # fmt: skip
 def pexpiretime(call: Call) -> Reply:
-    return call.keys.deadline_ms(call.args[1])
+    return _counted(call, call.keys.deadline_ms(call.args[1]))
+
+
+def _counted(call: Call, milliseconds: int) -> int:
+    """The answer, once the question is counted as a read of the key."""
+    call.keys.count_read(call.args[1], is_hit=milliseconds != ABSENT)
+    return milliseconds
 
 
 def _seconds(milliseconds: int) -> int:

@@ -33,11 +33,13 @@ def exec_(call: Call) -> Reply:
         raise Refused("EXECABORT Transaction discarded because of previous errors.")
     if is_spoilt:
         return NO_ARRAY
+    session.executing = len(queue)
     try:
         with call.server.transaction():
             session.select(session.db)
             return [session.run_inside(queued, args) for queued, args in queue]
     finally:
+        session.executing = None
         session.select(session.db)
 
 
