@@ -45,6 +45,12 @@ from ephemera.core.errors import CorruptStore, InvalidArgument
 cdef extern from "_crc32c.h" nogil:
     uint32_t eph_crc32c_portable(uint32_t crc, const void *data, size_t n)
 
+cdef extern from *:
+    """
+    static inline void eph_prefetch(const void *at) { __builtin_prefetch(at); }
+    """
+    void eph_prefetch(const void *at) nogil
+
 eph_crc_setup()
 
 FORMAT_VERSION = 1
@@ -86,6 +92,7 @@ def crc32c(bytes data not None, uint32_t crc=0, *, bint portable=False) -> int:
 # --------------------------------------------------------------------------------------- the segment
 
 
+@cython.final
 @cython.no_gc
 cdef class Segment:
     """One segment in mapped memory (any writable buffer)."""
@@ -178,6 +185,11 @@ cdef class Segment:
         found.position = 0
         found.index = 0
         position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
+        # The lines of an ordinary record at once, and not each when the one before it has come. A
+        # prefetch from anywhere is harmless, so the position needs no check yet.
+        eph_prefetch(self.start + position)
+        eph_prefetch(self.start + position + 64)
+        eph_prefetch(self.start + position + 128)
         while position:
             if not self.holds(position):
                 self.damaged(position, "a link points outside the records")
@@ -228,6 +240,7 @@ cdef class Segment:
         cdef char *row = self.start + position + RECORD_BYTES + key_size
         cdef uint32_t head_size = write_row_head(row, written_ms, deadline_ms, idle_ms, hard_ms)
         cdef uint64_t end, after
+        eph_prefetch(&self.slots[hash & self.mask])
         r.row_size = head_size + value_size
         r.family = family
         r.key_size = key_size
@@ -238,6 +251,8 @@ cdef class Segment:
         end = position + RECORD_BYTES + key_size + r.row_size
         after = aligned(end)
         memset(self.start + end, 0, after - end)
+        # What `_link` looks at comes while the checksum is made.
+        eph_prefetch(self.start + 8 * <uint64_t> self.slots[hash & self.mask])
         r.checksum = self._checksum(r, position)
         self._link(r, position, hash)
         return after
