@@ -1,10 +1,11 @@
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar, overload
 
 from ephemera.core.arguments import BytesLike
 from ephemera.core.clock import Clock
 from ephemera.core.expiry import AtLike, Lifetime, Seconds, TtlLike
 from ephemera.core.keyvalue import Access, FamilyRef
+from ephemera.core.row import Row
 
 T = TypeVar("T")
 
@@ -37,3 +38,7 @@ class OneKey:
         durable: bool | None = None,
     ) -> None: ...
     def _lifetime(self, now_ms: int, ttl: object, at: object, idle: object) -> Lifetime: ...
+
+def pairs_of(
+    rows: Iterator[tuple[bytes, Row]],
+) -> Generator[tuple[bytes, bytes]]: ...

@@ -153,6 +153,12 @@ cdef class OneKey:
         return 0
 
 
+def pairs_of(rows):
+    """(key, value) of each (key, row)."""
+    for key, row in rows:
+        yield key, row[0]
+
+
 cdef inline bytes _key(key):
     if PyBytes_CheckExact(key) and 0 < PyBytes_GET_SIZE(key) <= _KEY_BYTES_MAX:
         return <bytes> key

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, overload
 
-from ephemera._keyspace import OneKey
+from ephemera._keyspace import OneKey, pairs_of
 from ephemera.core._counter import Addition
 from ephemera.core.arguments import (
     KEY_BYTES_MAX,
@@ -373,7 +373,7 @@ class Keyspace(OneKey):
         [(b'a:2', b'y'), (b'a:1', b'x')]
         """
         rows = self._rows(prefix, start, end, reverse, limit)
-        return ((key, row.value) for key, row in rows)
+        return pairs_of(rows)
 
     def entries(
         self,
@@ -407,7 +407,8 @@ class Keyspace(OneKey):
             None if end is None else encode_bound(end, name="end"),
             is_reverse=reverse,
         )
-        return islice(self._access.scan(self._ref, bounds, None), count)
+        rows = self._access.scan(self._ref, bounds, None)
+        return rows if count is None else islice(rows, count)
 
     def count(self) -> int:
         """How many keys are alive.

@@ -122,6 +122,7 @@ cdef class Segment:
 cdef class Cut:
     cdef readonly list segments
     cdef readonly list limits
+    cdef list _cursors(self, bytes start, bytes end, bint is_reverse)
 
 
 cdef object row_or_none(Segment segment, Found found)
