@@ -1,7 +1,7 @@
 # Every target installs what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo serve check test soak soak-tests soak-sanitized bench bench-server clean
+.PHONY: help install demo serve check test soak soak-tests soak-sanitized bench bench-guard bench-page bench-server clean
 
 VENV := .venv
 SANITIZED := .venv-sanitize
@@ -47,10 +47,16 @@ soak-tests: install
 soak-sanitized: $(SANITIZED)/.installed
 	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PYTHONMALLOC=malloc \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(SANITIZED)/bin/python -m pytest -q --timeout 0 tests/engines/local tests/contract
+	$(SANITIZED)/bin/python -m pytest -q --timeout 0 tests/engines/local tests/contract tests/test_keyspace.py
 
 bench: install ## Measure; ARGS="…" go to python -m bench
 	$(BIN)/python -m bench $(ARGS)
+
+bench-guard: install ## Count instructions per operation and hold them against bench/guard.json
+	$(BIN)/python -m bench.guard $(ARGS)
+
+bench-page: install ## Write docs/benchmarks.md and its plots from bench/results/kept.json
+	$(BIN)/python -m bench.page
 
 bench-server: install ## Measure the server beside Redis; ARGS="…" go to python -m bench.server
 	@.ci/system

@@ -11,7 +11,7 @@ from typing import Literal
 
 from bench.peers import Mode, Peer
 
-Unit = Literal["ops/s", "ms", "MB", "×"]
+Unit = Literal["ops/s", "ms", "µs", "MB", "B/key", "×"]
 
 SEED = 20
 VALUE = random.Random(SEED).randbytes(100)
@@ -38,6 +38,16 @@ class Scale:
         """Dead keys among them: so few that hardly two share a page of a tree. With more, tenfold
         live keys spread them over more pages, and the growth of that would hide what is asked."""
         return self.keys // 100
+
+    @property
+    def latencies(self) -> int:
+        """Operations that are timed one by one, of each kind."""
+        return min(self.keys, 50_000)
+
+    @property
+    def grown_operations(self) -> int:
+        """Operations in a store of `keys` keys: as many in a small one as in a large one."""
+        return 100_000 if self.keys >= 10_000 else self.keys
 
     @property
     def lag_keys(self) -> int:

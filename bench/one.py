@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.ground import Ground, Scale
+from bench.growth import GROWN
 from bench.peers import PEERS, NotOffered, Peer
 from bench.workloads import WORKLOADS, Workload
 
 
 def main(peer: str, workloads: str, keys: str, directory: str) -> None:
     scale = Scale(keys=int(keys))
+    known = WORKLOADS | {GROWN.name: GROWN}
     for name in workloads.split(","):
-        print(json.dumps(run(PEERS[peer], WORKLOADS[name], scale, directory)), flush=True)
+        print(json.dumps(run(PEERS[peer], known[name], scale, directory)), flush=True)
 
 
 def run(peer: type[Peer], workload: Workload, scale: Scale, directory: str) -> dict[str, Any]:

@@ -25,6 +25,10 @@ def render(results: Results) -> str:
         sections.append(_titled(f"Ratio: {OURS} ÷ peer", _ratios(results, rates)))
     if costs:
         sections.append(_titled("Costs (less is better)", _figures(results, costs)))
+    if rates:
+        sections.append(_titled("Processor time per operation, µs", _processor(results, rates)))
+    if results.get("growth"):
+        sections.append(_titled("Growth: operations per second by keys", _growth(results)))
     sections += [_titled("What can be lost", _durability(results)), _notes(results)]
     return "\n\n".join(sections)
 
@@ -68,7 +72,7 @@ def _number(cell: Cell) -> str:
         return f"{cell['value']:,.0f}"
     if "p99" in cell.get("detail", ()):
         p50, p99, worst = (cell["detail"][name] for name in ("p50", "p99", "max"))
-        return f"{p50:.1f} / {p99:.1f} / {worst:.1f} ms"
+        return f"{p50:.1f} / {p99:.1f} / {worst:.1f} {cell['unit']}"
     unit = cell["unit"]
     return f"{cell['value']:.2f}{unit if unit == '×' else ' ' + unit}"
 
@@ -88,6 +92,29 @@ def _ratio(ours: Cell, theirs: Cell) -> str:
     return f"{ours['value'] / theirs['value']:.2f}×"
 
 
+def _processor(results: Results, workloads: Sequence[str]) -> str:
+    peers = list(results["peers"])
+    rows = [["workload", *peers]]
+    for workload in workloads:
+        cells = results["medians"][workload]
+        if any("cpu_us" in cell.get("detail", ()) for cell in cells.values()):
+            told = (cells[peer].get("detail", {}).get("cpu_us") for peer in peers)
+            rows.append([workload, *(DASH if us is None else f"{us:.2f}" for us in told)])
+    return table(rows)
+
+
+def _growth(results: Results) -> str:
+    sizes = results["growth"]
+    peers = list(dict.fromkeys(peer for cells in sizes.values() for peer in cells))
+    rows = [["operation", "keys", *peers]]
+    for operation in ("get", "put", "load"):
+        for keys, cells in sizes.items():
+            told = (cells.get(peer, {}).get("detail", {}).get(operation) for peer in peers)
+            figures = (DASH if rate is None else f"{rate:,.0f}" for rate in told)
+            rows.append([operation, f"{int(keys):,}", *figures])
+    return table(rows)
+
+
 def _durability(results: Results) -> str:
     rows = [["peer", "kill -9 can lose", "a power loss can lose"]]
     rows += [[name, peer["killed"], peer["unpowered"]] for name, peer in results["peers"].items()]
@@ -101,6 +128,9 @@ def _notes(results: Results) -> str:
         "- †: the peer has no TTL; these are its plain operations",
         "- (n): measured on a sample of that many keys; reads still find all keys loaded",
         "- expiry_lag: p50 / p99 / max",
+        "- growth: random reads of keys that were moved to the base tier (where a peer has one), then "
+        "random puts with a TTL, in a store of so many keys; load is its filling, in the fastest way "
+        "each library has",
     ]
     return "\n".join(notes)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from bench import machine
-from bench.peers import PEERS
+from bench import growth, machine
+from bench.peers import OURS, PEERS
 from bench.workloads import WORKLOADS
 
 CELL_SECONDS_MAX = 900
@@ -29,6 +29,8 @@ class Plan:
     keys: int
     rounds: int
     directory: str
+    growth: Sequence[int] = ()
+    """The sizes of stores to compare, if any."""
     is_tiny: bool = False
     """One process per peer instead of one per cell: quick, and worthless as a figure."""
 
@@ -42,7 +44,7 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Results:
         order = present if number % 2 == 0 else present[::-1]
         for group in _groups(plan):
             for peer in order:
-                for cell in _run_cells(plan, peer, group):
+                for cell in _run_cells(plan, peer, group, plan.keys):
                     cell["round"] = number
                     cells.append(cell)
                     progress(cell)
@@ -57,7 +59,29 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Results:
         "workloads": {name: _describe_workload(name) for name in plan.workloads},
         "medians": medians(cells, plan),
         "rounds": cells,
+        "growth": _grow(plan, present, progress),
     }
+
+
+def _grow(
+    plan: Plan, present: Sequence[str], progress: Callable[[Cell], None]
+) -> dict[str, dict[str, Cell]]:
+    """By the number of keys and the peer: the median of the rounds."""
+    grown: dict[str, dict[str, Cell]] = {}
+    for keys in plan.growth:
+        peers = [peer for peer in present if peer in growth.PEERS]
+        if keys > growth.PEERS_KEYS_MAX:
+            peers = [OURS]
+        cells: dict[str, list[Cell]] = {peer: [] for peer in peers}
+        # A store that takes minutes to fill is filled once.
+        for number in range(1 if keys >= growth.HUGE else plan.rounds):
+            for peer in peers:
+                (cell,) = _run_cells(plan, peer, [growth.GROWN.name], keys)
+                progress(cell | {"round": number, "workload": f"{keys:,} keys"})
+                cells[peer].append(cell)
+                _settle_disk(plan)
+        grown[str(keys)] = {peer: _median(cells[peer]) for peer in peers}
+    return grown
 
 
 def _groups(plan: Plan) -> list[list[str]]:
@@ -65,11 +89,11 @@ def _groups(plan: Plan) -> list[list[str]]:
     return [list(plan.workloads)] if plan.is_tiny else [[name] for name in plan.workloads]
 
 
-def _run_cells(plan: Plan, peer: str, workloads: Sequence[str]) -> list[Cell]:
+def _run_cells(plan: Plan, peer: str, workloads: Sequence[str], keys: int) -> list[Cell]:
     command = [sys.executable, "-m", "bench.one", peer, ",".join(workloads)]
     try:
         done = subprocess.run(
-            [*command, str(plan.keys), plan.directory],
+            [*command, str(keys), plan.directory],
             cwd=machine.ROOT,
             capture_output=True,
             text=True,
@@ -115,7 +139,7 @@ def _median(cells: Sequence[Cell]) -> Cell:
     values = [cell["value"] for cell in cells]
     middle: Cell = {"state": "measured", "value": statistics.median(values)}
     middle |= {"unit": cells[0]["unit"], "n": cells[0]["n"], "rounds": values}
-    if cells[0]["detail"]:
+    if cells[0].get("detail"):
         details = [cell["detail"] for cell in cells]
         names = details[0]
         middle["detail"] = {

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import costs
+from bench import costs, latency
 from bench.ground import VALUE, Ground, Measure, Unit, make_pairs
 from bench.peers import TTL_S, Mode, NotOffered, Peer
 
@@ -26,9 +26,12 @@ class Workload:
 
 
 def rate(count: int, work: Callable[[], object]) -> Measure:
-    started = time.perf_counter()
+    """Operations per second, and the processor's time for each, threads of the library included."""
+    started, cpu_started = time.perf_counter(), time.process_time()
     work()
-    return Measure(value=count / (time.perf_counter() - started), unit="ops/s", n=count)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+    cpu_us = cpu_seconds / count * 1e6
+    return Measure(value=count / seconds, unit="ops/s", n=count, detail={"cpu_us": cpu_us})
 
 
 def put(ground: Ground) -> Measure:
@@ -163,6 +166,11 @@ WORKLOADS: dict[str, Workload] = {
             "open after kill -9 of the writer, read first and last key",
             costs.open_after_crash,
         ),
+        Workload("put_latency", "µs", "one put with a TTL: p50 / p99 / max", latency.put_latency),
+        Workload(
+            "get_latency", "µs", "one get of a recent key: p50 / p99 / max", latency.get_latency
+        ),
+        Workload("disk", "B/key", "bytes on disk for each key, once closed", costs.disk),
         Workload(
             "memory",
             "MB",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bench.peers.base import TTL_S, Mode, NotOffered, Peer
 from bench.peers.files import Diskcache, Lmdb, LmdbDurable, Rocksdict, Snkv, Sqlite
 from bench.peers.ours import Ephemera, EphemeraCommit, EphemeraMemory
-from bench.peers.process import Cachetools, Dict
+from bench.peers.process import Cachetools, Dict, PlainDict
+from bench.peers.slate import Slatedb
 
 __all__ = ["OURS", "PEERS", "TTL_S", "Mode", "NotOffered", "Peer"]
 
@@ -23,7 +24,9 @@ PEERS: dict[str, type[Peer]] = {
         Lmdb,
         LmdbDurable,
         Sqlite,
+        Slatedb,
         Cachetools,
         Dict,
+        PlainDict,
     )
 }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from importlib import import_module
 
-from bench.peers.base import Mode, Pairs, Peer
+from bench.peers.base import Mode, Pairs, Peer, PeerWithoutTtl
 
 CACHE_KEYS_MAX = 1 << 24
 
@@ -92,3 +92,29 @@ class Dict(_InProcess):
     def scan(self) -> Iterable[object]:
         now = time.time()
         return [(key, row[0]) for key, row in sorted(self._rows.items()) if row[1] > now]
+
+
+class PlainDict(PeerWithoutTtl):
+    """What a look-up costs at the least: a dict behind a method, and nothing else."""
+
+    name = "plain-dict"
+    package = "builtins"
+    killed = "everything"
+    unpowered = "everything"
+    is_persistent = False
+    workloads = frozenset({"put", "get"})
+
+    def open(self, mode: Mode = "default") -> None:
+        self._values: dict[bytes, bytes] = {}
+
+    def close(self) -> None:
+        pass
+
+    def load(self, pairs: Pairs, ttl_s: float | None) -> None:
+        self._values.update(pairs)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._values[key] = value
+
+    def get(self, key: bytes) -> object:
+        return self._values.get(key)

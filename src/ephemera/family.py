@@ -24,7 +24,7 @@ class Family(Keyspace):
     __slots__ = ("__weakref__", "_engine")
 
     def __init__(self, engine: KeyValue, ref: FamilyRef, store_ttl_ms: int | None) -> None:
-        super().__init__(engine, ref, engine.clock.now_ms, store_ttl_ms)
+        super().__init__(engine, ref, engine.clock, store_ttl_ms)
         self._engine = engine
 
     @property

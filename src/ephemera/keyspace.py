@@ -7,15 +7,15 @@ or the view of a snapshot. What it hands down was checked; what it gets back is 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, overload
 
+from ephemera._keyspace import OneKey, pairs_of
 from ephemera.core._counter import Addition
 from ephemera.core.arguments import (
     KEY_BYTES_MAX,
-    VALUE_BYTES_MAX,
     BytesLike,
     check_durable,
     count_at_least,
@@ -25,34 +25,21 @@ from ephemera.core.arguments import (
 )
 from ephemera.core.errors import InvalidArgument
 from ephemera.core.expiry import (
-    DEADLINE_MS_MAX,
     FOREVER,
+    AtLike,
     Lifetime,
+    Seconds,
     TtlLike,
-    duration_ms,
     lifetime,
     renewed,
     show,
     to_datetime,
 )
-from ephemera.core.keyvalue import (
-    Access,
-    Bulk,
-    BulkPuts,
-    Change,
-    FamilyRef,
-    Range,
-    Write,
-    prefix_range,
-)
+from ephemera.core.keyvalue import Bulk, BulkPuts, Change, Range, Write, prefix_range
 from ephemera.core.row import NEVER_MS, Row
 
 T = TypeVar("T")
 KeyT = TypeVar("KeyT", bound=BytesLike)
-
-AtLike = datetime | float | None
-"""What `at=` takes: an aware datetime or epoch seconds."""
-Seconds = float | timedelta
 
 COUNTER_MIN = -(2**63)
 COUNTER_MAX = 2**63 - 1
@@ -69,7 +56,7 @@ class Entry(NamedTuple):
     ttl: float | None
 
 
-class Keyspace:
+class Keyspace(OneKey):
     """A map from keys to values in which every key may carry a deadline.
 
     Keys and values are bytes; `str` is encoded as UTF-8 on the way in. Where a lifetime is taken,
@@ -83,52 +70,9 @@ class Keyspace:
     has changed nothing.
     """
 
-    __slots__ = ("_access", "_get", "_now_ms", "_put", "_ref", "_store_ttl_ms")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        access: Access,
-        ref: FamilyRef,
-        now_ms: Callable[[], int],
-        store_ttl_ms: int | None,
-    ) -> None:
-        self._access = access
-        self._ref = ref
-        self._now_ms = now_ms
-        self._store_ttl_ms = store_ttl_ms
-        # Bound once: `get` and `put` are the hot paths, and every look-up counts there.
-        self._get = access.get
-        self._put = access.put
-
-    # --- one key: reading ---------------------------------------------------------------------
-
-    @overload
-    def get(
-        self, key: BytesLike, default: None = None, max_age: Seconds | None = None
-    ) -> bytes | None: ...
-    @overload
-    def get(self, key: BytesLike, default: T, max_age: Seconds | None = None) -> bytes | T: ...
-    def get(self, key: BytesLike, default: object = None, max_age: Seconds | None = None) -> object:
-        """The value, or `default` when the key is absent, dead, or written longer ago than `max_age`.
-
-        >>> import ephemera
-        >>> store = ephemera.open("memory://")
-        >>> store.put("name", "ada")
-        >>> store.get("name"), store.get("absent"), store.get("absent", b"-")
-        (b'ada', None, b'-')
-        """
-        if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
-            key = encode_key(key)
-        if max_age is not None:
-            return self._get_young(key, default, max_age)
-        value = self._get(self._ref, key, self._now_ms())
-        return default if value is None else value
-
-    def _get_young(self, key: bytes, default: object, max_age: Seconds) -> object:
-        max_age_ms = duration_ms(max_age, name="max_age")
-        now_ms = self._now_ms()
-        row = self._access.row(self._ref, key, now_ms)
-        return default if row is None or now_ms - row.written_ms > max_age_ms else row.value
+    # --- one key: reading; `get` and `put` are in `_keyspace.pyx` ------------------------------
 
     def entry(self, key: BytesLike) -> Entry | None:
         """Value, write time, deadline and seconds left in one read; None when the key is absent.
@@ -162,50 +106,6 @@ class Keyspace:
         return _seconds_left(row, now_ms)
 
     # --- one key: writing ---------------------------------------------------------------------
-
-    def put(
-        self,
-        key: BytesLike,
-        value: BytesLike,
-        *,
-        ttl: TtlLike = None,
-        at: AtLike = None,
-        idle: Seconds | None = None,
-        durable: bool | None = None,
-    ) -> None:
-        """Store the value. Without a lifetime the key gets the family's default, or is permanent.
-
-        >>> import ephemera
-        >>> store = ephemera.open("memory://", clock=ephemera.ManualClock())
-        >>> store.put("code", "492817", ttl=60)
-        >>> store.put("code", "permanent from here on")
-        >>> store.ttl("code") is None
-        True
-        """
-        if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
-            key = encode_key(key)
-        if type(value) is not bytes or len(value) > VALUE_BYTES_MAX:
-            value = encode_value(value)
-        if durable is not None:
-            check_durable(durable)
-        now_ms = self._now_ms()
-        # The usual lifetimes (up to a billion seconds), worked out in place, each within its own
-        # type of number, which is fastest. All others, and all that is wrong, go the long way
-        # below, which alone decides what is allowed.
-        if at is None and idle is None:
-            deadline_ms = NEVER_MS
-            if type(ttl) is int and 0 < ttl <= 1_000_000_000:
-                deadline_ms = now_ms + ttl * 1000
-            elif type(ttl) is float and 0.0 < ttl <= 1e9:
-                deadline_ms = now_ms + ((ttl * 1000.0).__round__() or 1)
-            elif ttl is None and self._store_ttl_ms is None and self._ref.default_ttl_ms is None:
-                self._put(self._ref, key, value, now_ms, NEVER_MS, 0, NEVER_MS, durable)
-                return
-            if deadline_ms <= DEADLINE_MS_MAX:
-                self._put(self._ref, key, value, now_ms, deadline_ms, 0, NEVER_MS, durable)
-                return
-        deadline_ms, idle_ms, hard_ms = self._lifetime(now_ms, ttl, at, idle)
-        self._put(self._ref, key, value, now_ms, deadline_ms, idle_ms, hard_ms, durable)
 
     def touch(
         self,
@@ -415,7 +315,8 @@ class Keyspace:
         now_ms = self._now_ms()
         if isinstance(self._access, Bulk):
             return self._access.get_many(self._ref, wanted, now_ms)
-        found = ((key, self._get(self._ref, key, now_ms)) for key in wanted)
+        get = self._access.get
+        found = ((key, get(self._ref, key, now_ms)) for key in wanted)
         return {key: value for key, value in found if value is not None}
 
     def put_many(
@@ -477,9 +378,7 @@ class Keyspace:
         >>> list(store.scan("a:", reverse=True))
         [(b'a:2', b'y'), (b'a:1', b'x')]
         """
-        count = check_limit(limit)
-        rows = islice(self._rows(prefix, start, end, reverse), count)
-        return ((key, row.value) for key, row in rows)
+        return pairs_of(self._rows(prefix, start, end, reverse, check_limit(limit)))
 
     def entries(
         self,
@@ -498,12 +397,11 @@ class Keyspace:
         >>> [(key, entry.value, entry.ttl) for key, entry in store.entries()]
         [(b'code', b'492817', 60.0)]
         """
-        count = check_limit(limit)
-        rows = islice(self._rows(prefix, start, end, reverse), count)
+        rows = self._rows(prefix, start, end, reverse, check_limit(limit))
         return ((key, entry_of(row, self._now_ms())) for key, row in rows)
 
     def _rows(
-        self, prefix: object, start: object, end: object, reverse: object
+        self, prefix: object, start: object, end: object, reverse: object, count: int | None
     ) -> Iterator[tuple[bytes, Row]]:
         if not isinstance(reverse, bool):
             raise InvalidArgument(f"reverse must be True or False, not {reverse!r}")
@@ -513,7 +411,8 @@ class Keyspace:
             None if end is None else encode_bound(end, name="end"),
             is_reverse=reverse,
         )
-        return self._access.scan(self._ref, bounds, None)
+        rows = self._access.scan(self._ref, bounds, None)
+        return rows if count is None else islice(rows, count)
 
     def count(self) -> int:
         """How many keys are alive.

@@ -106,7 +106,7 @@ class Snapshot(Keyspace):
 
     def __init__(self, engine: KeyValue, ref: FamilyRef, store_ttl_ms: int | None) -> None:
         self._frozen = Frozen(engine.snapshot())
-        super().__init__(self._frozen, ref, self._frozen.now_ms, store_ttl_ms)
+        super().__init__(self._frozen, ref, self._frozen, store_ttl_ms)
 
     def family(self, name: str) -> Keyspace:
         """Another family at the same instant. Raises InvalidArgument when there was none.
@@ -119,7 +119,7 @@ class Snapshot(Keyspace):
         b'{}'
         """
         ref = self._frozen.family(name)
-        return Keyspace(self._frozen, ref, self._frozen.now_ms, self._store_ttl_ms)
+        return Keyspace(self._frozen, ref, self._frozen, self._store_ttl_ms)
 
     def close(self) -> None:
         """Let the snapshot go. Closing twice is fine.

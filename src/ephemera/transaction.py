@@ -155,7 +155,7 @@ class Transaction(Keyspace, Ending):
         check_durable(durable)  # before the turn is taken, which nobody would end
         self._pending = begin(engine, durable=durable)
         try:
-            super().__init__(self._pending, ref, self._pending.now_ms, store_ttl_ms)
+            super().__init__(self._pending, ref, self._pending, store_ttl_ms)
         except BaseException:
             self._pending.close()
             raise
@@ -173,7 +173,7 @@ class Transaction(Keyspace, Ending):
         b'{}'
         """
         ref = self._pending.family(name)
-        return Keyspace(self._pending, ref, self._pending.now_ms, self._store_ttl_ms)
+        return Keyspace(self._pending, ref, self._pending, self._store_ttl_ms)
 
     def commit(self) -> None:
         """Write everything at once and end the transaction; the end of the block does the same.

@@ -251,3 +251,14 @@ def test_a_manual_clock_refuses_what_is_no_step_forward(seconds: object) -> None
 def test_a_manual_clock_refuses_a_start_that_is_no_instant(start: object) -> None:
     with pytest.raises(InvalidArgument, match="start_ms"):
         ManualClock(start)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_the_systems_clock_is_never_behind_the_wall_clock_nor_runs_back() -> None:
+    clock = SteadyClock()
+    last_ms = 0
+    for _ in range(20_000):
+        before_ms = wall_ms()
+        now_ms = clock.now_ms()
+        # One of rounding: each of the two readings is cut to whole milliseconds.
+        assert now_ms >= max(before_ms - 1, last_ms)
+        last_ms = now_ms

@@ -7,6 +7,20 @@ cdef extern from "<time.h>" nogil:
         long tv_nsec
 
 cpdef int64_t elapsed_ns() noexcept nogil
+
+cdef class SteadyClock:
+    cdef int64_t own_offset
+    cdef int64_t *offset
+    cdef object memory
+    cdef object read_wall
+    cdef object read_boot
+    cdef bint is_system          # neither reading is replaced
+    cdef readonly bint ignores_wall
+    cdef int64_t read_ms(self) except? -1
+    cdef int64_t _wall(self) except? -1
+    cdef int64_t _boot(self) except? -1
+    cdef int64_t _believe(self, int64_t seen, int64_t offset) noexcept
+
 # Absolute instants, for waits.
 cdef void monotonic_after(timespec *out, long ms) noexcept nogil
 cdef void wall_after(timespec *out, long ms) noexcept nogil

@@ -6,22 +6,39 @@
 Little endian. Segments, base tier and exports hold exactly these bytes; `docs/format.md` is the prose.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(type kind, Py_ssize_t fields)
 
 NEVER_MS = NEVER
 
+cdef object _NEVER_MS = NEVER
 cdef object _Row = None
-cdef object _new_tuple = tuple.__new__
+
+cdef enum:
+    ROW_FIELDS = 5
 
 
 cdef object row_from_head(RowHead *head, const char *row, Py_ssize_t size):
     global _Row
     if _Row is None:
         from ephemera.core.row import Row as _Row
-    value = PyBytes_FromStringAndSize(row + head.value_at, size - head.value_at)
     # Row's own constructor is Python, and takes longer than reading the row.
-    return _new_tuple(
-        _Row, (value, head.written_ms, head.deadline_ms, head.idle_ms, head.hard_ms)
-    )
+    made = PyType_GenericAlloc(_Row, ROW_FIELDS)
+    _set(made, 0, PyBytes_FromStringAndSize(row + head.value_at, size - head.value_at))
+    _set(made, 1, head.written_ms)
+    _set(made, 2, _NEVER_MS if head.deadline_ms == NEVER else head.deadline_ms)
+    _set(made, 3, head.idle_ms)
+    _set(made, 4, _NEVER_MS if head.hard_ms == NEVER else head.hard_ms)
+    return made
+
+
+cdef inline int _set(made, Py_ssize_t at, field) except -1:
+    Py_INCREF(field)     # the tuple takes this reference over
+    PyTuple_SET_ITEM(made, at, field)
+    return 0
 
 
 def is_dead(int64_t deadline_ms, int64_t now_ms) -> bool:

@@ -17,7 +17,9 @@ from ephemera.core.row import NEVER_MS, Row
 
 __all__ = [
     "DEADLINE_MS_MAX",
+    "AtLike",
     "Lifetime",
+    "Seconds",
     "Ttl",
     "TtlLike",
     "duration_ms",
@@ -42,6 +44,10 @@ class Ttl(enum.Enum):
 
 TtlLike = float | timedelta | Ttl | None
 """What `ttl=` takes: seconds, a timedelta, `Ttl.DEFAULT`, `Ttl.NEVER`; None is the same as not given."""
+AtLike = datetime | float | None
+"""What `at=` takes: an aware datetime or epoch seconds."""
+Seconds = float | timedelta
+"""What `idle=` and `max_age=` take."""
 
 
 class Lifetime(NamedTuple):

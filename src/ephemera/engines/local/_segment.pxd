@@ -1,4 +1,5 @@
 # The segment's layout, for compiled callers. See _segment.pyx.
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
@@ -77,6 +78,7 @@ cdef class Run:
     cdef uint64_t until
 
 
+@cython.final
 cdef class Segment:
     cdef Py_buffer buffer
     cdef bint has_buffer
@@ -121,6 +123,7 @@ cdef class Segment:
 cdef class Cut:
     cdef readonly list segments
     cdef readonly list limits
+    cdef list _cursors(self, bytes start, bytes end, bint is_reverse)
 
 
 cdef object row_or_none(Segment segment, Found found)

@@ -45,6 +45,12 @@ from ephemera.core.errors import CorruptStore, InvalidArgument
 cdef extern from "_crc32c.h" nogil:
     uint32_t eph_crc32c_portable(uint32_t crc, const void *data, size_t n)
 
+cdef extern from *:
+    """
+    static inline void eph_prefetch(const void *at) { __builtin_prefetch(at); }
+    """
+    void eph_prefetch(const void *at) nogil
+
 eph_crc_setup()
 
 FORMAT_VERSION = 1
@@ -86,6 +92,7 @@ def crc32c(bytes data not None, uint32_t crc=0, *, bint portable=False) -> int:
 # --------------------------------------------------------------------------------------- the segment
 
 
+@cython.final
 @cython.no_gc
 cdef class Segment:
     """One segment in mapped memory (any writable buffer)."""
@@ -178,6 +185,11 @@ cdef class Segment:
         found.position = 0
         found.index = 0
         position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
+        # The lines of an ordinary record at once, and not each when the one before it has come. A
+        # prefetch from anywhere is harmless, so the position needs no check yet.
+        eph_prefetch(self.start + position)
+        eph_prefetch(self.start + position + 64)
+        eph_prefetch(self.start + position + 128)
         while position:
             if not self.holds(position):
                 self.damaged(position, "a link points outside the records")
@@ -228,6 +240,7 @@ cdef class Segment:
         cdef char *row = self.start + position + RECORD_BYTES + key_size
         cdef uint32_t head_size = write_row_head(row, written_ms, deadline_ms, idle_ms, hard_ms)
         cdef uint64_t end, after
+        eph_prefetch(&self.slots[hash & self.mask])
         r.row_size = head_size + value_size
         r.family = family
         r.key_size = key_size
@@ -238,6 +251,8 @@ cdef class Segment:
         end = position + RECORD_BYTES + key_size + r.row_size
         after = aligned(end)
         memset(self.start + end, 0, after - end)
+        # What `_link` looks at comes while the checksum is made.
+        eph_prefetch(self.start + 8 * <uint64_t> self.slots[hash & self.mask])
         r.checksum = self._checksum(r, position)
         self._link(r, position, hash)
         return after
@@ -604,6 +619,13 @@ cdef class Cut:
 
         `start` and `end` are base keys, the end not included; None is the end of everything.
         """
+        return _merge_cursors(self._cursors(start, end, is_reverse), is_reverse, keys_max, True)
+
+    def rows(self, bytes start not None, bytes end, bint is_reverse, Py_ssize_t keys_max) -> list:
+        """The same keys as (key without its family, row or None for a deletion)."""
+        return _merge_cursors(self._cursors(start, end, is_reverse), is_reverse, keys_max, False)
+
+    cdef list _cursors(self, bytes start, bytes end, bint is_reverse):
         cdef list cursors = []
         cdef Cursor cursor
         cdef Py_ssize_t i
@@ -611,7 +633,7 @@ cdef class Cut:
             cursor = _cursor(self.segments[i], self.limits[i], start, end, is_reverse)
             if cursor.record != NULL:
                 cursors.append(cursor)
-        return _merge_cursors(cursors, is_reverse, keys_max)
+        return cursors
 
 
 cdef class Cursor:
@@ -670,12 +692,10 @@ cdef int _order(Cursor a, Cursor b) noexcept:
     )
 
 
-cdef list _merge_cursors(list cursors, bint is_reverse, Py_ssize_t keys_max):
+cdef list _merge_cursors(list cursors, bint is_reverse, Py_ssize_t keys_max, bint is_packed):
     """The keys of all cursors in order; where several hold a key the newest segment's counts."""
     cdef list out = []
     cdef Cursor best, cursor
-    cdef RowHead head
-    cdef bytes key
     cdef int order
     while cursors and PyList_GET_SIZE(out) < keys_max:
         best = cursors[0]
@@ -684,14 +704,29 @@ cdef list _merge_cursors(list cursors, bint is_reverse, Py_ssize_t keys_max):
             order = _order(cursor, best)
             if order > 0 if is_reverse else order < 0:
                 best = cursor
-        best.segment.open_record(best.record, best.position, &head)
-        key = pack_key_of(best.record.family, key_of(best.record), best.record.key_size)
-        if best.record.mark & DELETED:
-            out.append((key, None, NEVER))
-        else:
-            out.append((key, pack_row_of(key, row_of(best.record), best.record.row_size), head.deadline_ms))
+        out.append(_packed(best) if is_packed else _plain(best))
         _pass_key(cursors, best)
     return out
+
+
+cdef tuple _packed(Cursor cursor):
+    """Where a cursor stands, as the base tier stores it: key, value or None, deadline."""
+    cdef Record *r = cursor.record
+    cdef RowHead head
+    cdef bytes key = pack_key_of(r.family, key_of(r), r.key_size)
+    cursor.segment.open_record(r, cursor.position, &head)
+    if r.mark & DELETED:
+        return key, None, NEVER
+    return key, pack_row_of(key, row_of(r), r.row_size), head.deadline_ms
+
+
+cdef tuple _plain(Cursor cursor):
+    """Where a cursor stands, as a scan hands it out: key, row or None."""
+    cdef Record *r = cursor.record
+    cdef RowHead head
+    cursor.segment.open_record(r, cursor.position, &head)
+    key = PyBytes_FromStringAndSize(key_of(r), r.key_size)
+    return key, None if r.mark & DELETED else row_from_head(&head, row_of(r), r.row_size)
 
 
 cdef int _pass_key(list cursors, Cursor best) except -1:

@@ -9,6 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from ephemera.core._access cimport DirectAccess
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, write_digits
 from ephemera.core._row cimport (
     NEVER,
@@ -128,7 +129,7 @@ cdef inline int _check_family(FamilyRef family) except -1:
     return 0
 
 
-cdef class SegmentStack:
+cdef class SegmentStack(DirectAccess):
     """The segments of a store as this process sees them, newest first, and the operations on them.
 
     `reader` looks below them, in the base tier. A subclass supplies what an operation rarely needs:
@@ -203,6 +204,10 @@ cdef class SegmentStack:
 
     def get(self, FamilyRef family not None, bytes key not None, int64_t now_ms, /):
         """The live value of a key, or None."""
+        return self.live_value(family, key, now_ms)
+
+    cdef object live_value(self, object family_ref, bytes key, int64_t now_ms):
+        cdef FamilyRef family = <FamilyRef?> family_ref
         cdef list segments
         cdef Found found
         cdef RowHead head
@@ -410,6 +415,13 @@ cdef class SegmentStack:
         int64_t deadline_ms, int64_t idle_ms, int64_t hard_ms, durable, /
     ) -> None:
         """Store a row, whatever was there."""
+        self.store(family, key, value, written_ms, deadline_ms, idle_ms, hard_ms, durable)
+
+    cdef int store(
+        self, object family_ref, bytes key, bytes value, int64_t written_ms, int64_t deadline_ms,
+        int64_t idle_ms, int64_t hard_ms, object durable
+    ) except -1:
+        cdef FamilyRef family = <FamilyRef?> family_ref
         cdef Segment segment
         cdef uint64_t position
         cdef uint64_t size = record_bytes_of(
@@ -426,7 +438,7 @@ cdef class SegmentStack:
             segment.publish(position)
         finally:
             self.control.writer.release()
-        self._acknowledge(segment, position, deadline_ms, durable)
+        return self._acknowledge(segment, position, deadline_ms, durable)
 
     def update(self, FamilyRef family not None, bytes key not None, change, *, durable=None) -> None:
         """Give the live row (or None) and the time to `change` and store what it returns."""

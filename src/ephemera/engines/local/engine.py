@@ -36,6 +36,7 @@ from ephemera.core.row import Row
 from ephemera.engines.local import families as family_table
 from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
+from ephemera.engines.local._scan import live_rows
 from ephemera.engines.local._segment import Segment
 from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.attachment import Attachment
@@ -57,7 +58,7 @@ from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.recovery import recover
 from ephemera.engines.local.segments import Segments
-from ephemera.engines.local.views import LocalTurn, LocalView, live_scan, take_state
+from ephemera.engines.local.views import LocalTurn, LocalView, take_state
 
 _log = logging.getLogger("ephemera")
 
@@ -118,6 +119,7 @@ class LocalEngine:
         except BaseException:
             self._attachment.close()
             raise
+        self.direct = self._segments
         self.get = self._segments.get
         self.row = self._segments.row
         self.put = self._segments.put
@@ -235,8 +237,8 @@ class LocalEngine:
         self, family: FamilyRef, bounds: Range, now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
         state = take_state(self._segments, self._base, self._families)
-        now = self.clock.now_ms if now_ms is None else lambda: now_ms
-        return live_scan(state, state.id_of(family), bounds, now)
+        rows = state.scan(state.id_of(family), bounds)
+        return live_rows(state, rows, self.clock, now_ms)
 
     def count(self, family: FamilyRef, now_ms: int) -> int:
         return sum(1 for _ in self.scan(family, Range(), now_ms))

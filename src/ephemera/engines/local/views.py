@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from ephemera.core.errors import InvalidArgument, StoreClosed
 from ephemera.core.expiry import is_dead
@@ -17,13 +17,12 @@ from ephemera.core.keyvalue import Range, Write, family_dropped
 from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key, unpack_row
 from ephemera.engines.local._control import Turn
+from ephemera.engines.local._scan import merged_rows
 from ephemera.engines.local._segment import BELOW, Cut
 from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseTier, ReadTransaction, lmdb_errors
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
-
-CHUNK_KEYS = 512
 
 
 class State:
@@ -63,57 +62,22 @@ class State:
     def scan(self, family_id: int, bounds: Range) -> Iterator[tuple[bytes, Row]]:
         """(key, row) in order."""
         self.must_be_open()
-        scan = self._scan(family_id, bounds)
+        scan = self._merge(family_id, bounds)
         self._scans.add(scan)
         yield from scan
         if self._is_abandoned:
             raise StoreClosed("this scan was begun by the parent of a fork")
 
-    def _scan(self, family_id: int, bounds: Range) -> Generator[tuple[bytes, Row], None, None]:
+    def _merge(self, family_id: int, bounds: Range) -> Generator[tuple[bytes, Row], None, None]:
         start = pack_key(family_id, bounds.start)
         end = (
             pack_key(family_id + 1, b"") if bounds.end is None else pack_key(family_id, bounds.end)
         )
-        if start >= end:
-            return
-        with lmdb_errors(self.base.path):
-            for base_key, stored in self.merged(start, end, is_reverse=bounds.is_reverse):
-                yield base_key[4:], unpack_row(base_key, stored)
-
-    def merged(
-        self, start: bytes, end: bytes | None, *, is_reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """(base key, base value) of base tier and segments in order; the segments' word counts."""
-        below = self.base.scan(self.txn, start, end, is_reverse=is_reverse)
-        waiting = next(below, None)
-        for base_key, stored in self._above(start, end, is_reverse=is_reverse):
-            while waiting is not None and (
-                waiting[0] > base_key if is_reverse else waiting[0] < base_key
-            ):
-                yield waiting
-                waiting = next(below, None)
-            if waiting is not None and waiting[0] == base_key:
-                waiting = next(below, None)
-            if stored is not None:
-                yield base_key, stored
-        if waiting is not None:
-            yield waiting
-            yield from below
-
-    def _above(
-        self, start: bytes, end: bytes | None, *, is_reverse: bool
-    ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The segments' part of a scan, chunk by chunk; None stands for a deletion."""
-        while self.cut.segments:
-            chunk = self.cut.chunk(start, end, is_reverse, CHUNK_KEYS)
-            for base_key, stored, _ in chunk:
-                yield base_key, stored
-            if len(chunk) < CHUNK_KEYS:
-                return
-            if is_reverse:
-                end = chunk[-1][0]
-            else:
-                start = chunk[-1][0] + b"\0"
+        # Nothing lies between bounds the wrong way round, and the base tier is not to be asked.
+        start = min(start, end)
+        below = self.base.scan(self.txn, start, end, is_reverse=bounds.is_reverse)
+        errors = lmdb_errors(self.base.path)
+        return merged_rows(self.cut, below, start, end, bounds.is_reverse, errors)
 
     def must_be_open(self) -> None:
         if self.base.is_closed:
@@ -223,16 +187,3 @@ class LocalTurn(LocalView):
             self.close()
         if where is not None:
             self._segments.acknowledge_batch(where, durable)
-
-
-def live_scan(
-    state: State, family_id: int, bounds: Range, now_ms: Callable[[], int]
-) -> Iterator[tuple[bytes, Row]]:
-    """A scan that asks the time for each row as it is handed out, and ends its state by itself."""
-    try:
-        for key, row in state.scan(family_id, bounds):
-            if not is_dead(row.deadline_ms, now_ms()):
-                yield key, row
-                state.must_be_open()
-    finally:
-        state.close()

@@ -1,0 +1,72 @@
+"""docs/benchmarks.md and its plots, written from kept results: `python -m bench.page`.
+
+Whoever reads the page sees what was measured, since nobody writes a figure by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import plots, report, targets
+from bench.machine import ROOT
+from bench.runner import Results
+
+KEPT = Path(__file__).parent / "results" / "kept.json"
+DOCS = ROOT / "docs"
+PAGE = "benchmarks.md"
+PLOTS = "benchmarks"
+PLOTTED_RATES = ("put_ttl", "get_ttl", "get_ttl_base", "scan")
+PLOTTED_LATENCIES = ("put_latency", "get_latency")
+
+INTRODUCTION = """\
+# Benchmarks
+
+Written by `make bench-page` from `bench/results/kept.json`: the figures are those of one run, kept as it was.
+`make bench` measures anew; `python -m bench --check --huge` holds the figures against the targets below.
+
+Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
+figure is the median. Read ratios, not rates: a rate belongs to this machine and to what else it did at that
+moment. Peers differ in what a crash can cost them, and the table at the end says how. A store that loses
+nothing when its process is killed and at most the last second when the power fails (Ephemera) stands beside
+stores that promise less and stores that promise more: compare within a class.
+
+Which instructions an operation takes is guarded apart: `make bench-guard` counts them and fails when a
+workload takes 5 % more than is kept in `bench/guard.json`. [Decision 25](decisions/0025-embedded-profile.md)
+says where the time of a `get` and a `put` goes.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
+    parser.add_argument("--read", type=Path, default=KEPT, metavar="FILE", help="kept results")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where the page goes")
+    options = parser.parse_args(arguments)
+    for name, text in render(json.loads(options.read.read_text())).items():
+        path: Path = options.docs / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(path)
+    return 0
+
+
+def render(results: Results) -> dict[str, str]:
+    """Every file of the page by its name below docs/."""
+    files = {
+        f"{PLOTS}/rates.svg": plots.rates(results, PLOTTED_RATES),
+        f"{PLOTS}/latencies.svg": plots.latencies(results, PLOTTED_LATENCIES),
+    }
+    for operation in ("get", "put") if results.get("growth") else ():
+        files[f"{PLOTS}/growth-{operation}.svg"] = plots.growth(results, operation)
+    shown = "\n\n".join(f"![{Path(name).stem}]({name})" for name in files)
+    verdicts = "\n".join(line for _, line in targets.check(results))
+    met = f"## Targets\n\n```\n{verdicts}\n```"
+    files[PAGE] = "\n".join([INTRODUCTION, shown, "", met, "", report.render(results), ""])
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(main())
