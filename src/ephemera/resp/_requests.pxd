@@ -1,4 +1,12 @@
 # Whole requests from a buffer, for compiled sessions. See _requests.pyx.
+from ephemera.core._access cimport Piece
+
+cdef enum:
+    PIECES_MAX = 64
+
+cdef Py_ssize_t split_request(
+    const char **start, const char *end, Py_ssize_t bulk_bytes_max, Piece *pieces
+) noexcept nogil
 
 cdef class Limits:
     cdef public Py_ssize_t bulk_bytes_max

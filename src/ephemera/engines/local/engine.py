@@ -116,6 +116,7 @@ class LocalEngine:
         except BaseException:
             self._attachment.close()
             raise
+        self.compiled = self._segments
         self.get = self._segments.get
         self.row = self._segments.row
         self.put = self._segments.put

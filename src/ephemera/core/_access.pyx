@@ -1,0 +1,39 @@
+# cython: language_level=3
+"""An engine's operations for compiled callers, whose keys and values lie in buffers of theirs.
+
+They mean what `Access` in `keyvalue.py` says of `get`, `put`, `write`, `update` and `delete`, with the
+durability that the store was opened with. An engine that has them offers them as `compiled`; whoever
+calls them has checked that keys and values are of an allowed size.
+"""
+
+
+cdef class CompiledAccess:
+    """The operations; an engine's class overrides all of them."""
+
+    cdef object find(self, object family, Piece key, int64_t now_ms, Live *live):
+        """What keeps the live value of a key in its place for as long as the caller has it, or None."""
+        raise TypeError("find")
+
+    cdef int store(
+        self, object family, Piece key, Piece value, int64_t written_ms, int64_t deadline_ms
+    ) except -1:
+        """Store a value, whatever was there."""
+        raise TypeError("store")
+
+    cdef int store_all(
+        self, object family, const Piece *pairs, Py_ssize_t count, int64_t written_ms
+    ) except -1:
+        """Store so many pairs, key and value by turns, together and without a deadline."""
+        raise TypeError("store_all")
+
+    cdef int add(self, object family, Piece key, Addition addition) except -1:
+        """Add to a counter, whose deadline stays; the addition says what came of it."""
+        raise TypeError("add")
+
+    cdef bint remove(self, object family, Piece key) except -1:
+        """Remove a key; whether it was alive."""
+        raise TypeError("remove")
+
+    cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *:
+        """Give a live key another deadline and leave its value, unless that deadline has passed."""
+        raise TypeError("renew")
