@@ -1,6 +1,6 @@
 # An engine's operations for compiled callers. See _access.pyx.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._counter cimport Addition
 
@@ -29,6 +29,8 @@ cdef enum Touched:
 
 
 cdef class CompiledAccess:
+    cdef uint64_t foresee(self, object family, Piece key) noexcept
+    cdef void foresee_more(self, uint64_t hint) noexcept
     cdef object find(self, object family, Piece key, int64_t now_ms, Live *live)
     cdef int store(
         self, object family, Piece key, Piece value, int64_t written_ms, int64_t deadline_ms

@@ -8,7 +8,18 @@ calls them has checked that keys and values are of an allowed size.
 
 
 cdef class CompiledAccess:
-    """The operations; an engine's class overrides all of them."""
+    """The operations, which an engine's class overrides, and hints of what will be asked for."""
+
+    cdef uint64_t foresee(self, object family, Piece key) noexcept:
+        """Have the memory at hand at which an operation on this key will look first.
+
+        What comes back is for `foresee_more`, a little later: what it will look at then. Both are
+        hints, and change nothing.
+        """
+        return 0
+
+    cdef void foresee_more(self, uint64_t hint) noexcept:
+        pass
 
     cdef object find(self, object family, Piece key, int64_t now_ms, Live *live):
         """What keeps the live value of a key in its place for as long as the caller has it, or None."""

@@ -7,7 +7,17 @@ from ephemera.core._counter cimport Addition
 from ephemera.resp._requests cimport PlainParser
 
 cdef enum:
+    AHEAD_MAX = 16
+    PIECES_MAX = 64
     PLACES = 128               # of Names: more than twice as many as there are names
+
+
+cdef struct Ahead:
+    # Requests that were found in a buffer, and where each ends.
+    Py_ssize_t count
+    Piece pieces[PIECES_MAX]
+    Py_ssize_t firsts[AHEAD_MAX + 1]
+    const char *ends[AHEAD_MAX]
 
 
 cdef class Keys
@@ -117,6 +127,8 @@ cdef class Answering:
     cdef int _answer_rest(self, bytes data) except -1
     cdef int _answer_each(self, requests) except -1
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL
+    cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept
+    cdef int _foresee(self, Ahead *ahead) except -1
     cdef bint _answer_pieces(self, const Piece *pieces, Py_ssize_t count) except -1
     cdef bint _answer(self, list args) except -1
     cdef bint _counts(self, Counted command) noexcept

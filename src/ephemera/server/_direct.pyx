@@ -26,7 +26,7 @@ from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Piece, Touched, piec
 from ephemera.core._clock cimport elapsed_ns
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, strict_addition, write_digits
 from ephemera.core._row cimport NEVER
-from ephemera.resp._requests cimport PIECES_MAX, Limits, PlainParser, split_request
+from ephemera.resp._requests cimport Limits, PlainParser, split_request
 
 from ephemera.core.arguments import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from ephemera.core.expiry import DEADLINE_MS_MAX
@@ -405,16 +405,53 @@ cdef class Answering:
 
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL:
         """Answer plain requests as far as they reach, or until the rest has to wait; the place after."""
-        cdef Piece pieces[PIECES_MAX]
-        cdef Limits limits = self.parser.limits
-        cdef Py_ssize_t count
-        cdef bint goes_on = True
-        while goes_on and at != end and limits.is_trusted:
-            count = split_request(&at, end, limits.bulk_bytes_max, pieces)
-            if count == 0:
-                break
-            goes_on = self._answer_pieces(pieces, count)
+        cdef Ahead ahead
+        cdef Py_ssize_t i
+        while at != end and self._look_ahead(at, end, &ahead):
+            if ahead.count > 1 and self.is_direct:
+                self._foresee(&ahead)
+            for i in range(ahead.count):
+                at = ahead.ends[i]
+                if not self._answer_pieces(
+                    ahead.pieces + ahead.firsts[i], ahead.firsts[i + 1] - ahead.firsts[i]
+                ):
+                    return at
         return at
+
+    cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept:
+        """Find the next plain requests; how many."""
+        cdef Limits limits = self.parser.limits
+        cdef Py_ssize_t used = 0, size
+        ahead.count = 0
+        while limits.is_trusted and ahead.count < AHEAD_MAX and at != end:
+            size = split_request(
+                &at, end, limits.bulk_bytes_max, ahead.pieces + used, PIECES_MAX - used
+            )
+            if size == 0:
+                break
+            ahead.firsts[ahead.count] = used
+            ahead.ends[ahead.count] = at
+            ahead.count += 1
+            used += size
+        ahead.firsts[ahead.count] = used
+        return ahead.count
+
+    cdef int _foresee(self, Ahead *ahead) except -1:
+        """Have the memory of all these requests' keys fetched at once, in place of one after another."""
+        cdef Keys keys = self.call.keys
+        cdef uint64_t hints[AHEAD_MAX]
+        cdef Py_ssize_t i
+        if keys.compiled is None:
+            return 0
+        for i in range(ahead.count):
+            # A first argument that is no key does no harm.
+            hints[i] = 0
+            if ahead.firsts[i + 1] - ahead.firsts[i] > 1:
+                hints[i] = keys.compiled.foresee(keys.ref, ahead.pieces[ahead.firsts[i] + 1])
+        for i in range(ahead.count):
+            if hints[i]:
+                keys.compiled.foresee_more(hints[i])
+        return 0
 
     cdef int _answer_rest(self, bytes data) except -1:
         """Answer what was not plain, or keep what has to wait."""

@@ -104,6 +104,8 @@ cdef class Segment:
     cdef Found find(
         self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit
     ) except *
+    cdef void foresee(self, uint64_t hash) noexcept nogil
+    cdef void foresee_record(self, uint64_t hash) noexcept nogil
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1
     cdef bint has_room(self, uint64_t size) noexcept nogil
     cdef uint64_t append(

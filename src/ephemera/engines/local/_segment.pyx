@@ -43,6 +43,12 @@ from ephemera.engines.local._control cimport eph_load32, eph_load64, eph_store32
 
 from ephemera.core.errors import CorruptStore, InvalidArgument
 
+cdef extern from * nogil:
+    """
+    #define eph_prefetch(at) __builtin_prefetch(at)
+    """
+    void eph_prefetch(const void *at)
+
 cdef extern from "_crc32c.h" nogil:
     uint32_t eph_crc32c_portable(uint32_t crc, const void *data, size_t n)
 
@@ -202,6 +208,18 @@ cdef class Segment:
                 self.damaged(position, "a chain without an end")
             position = 8 * <uint64_t> eph_load32(&r.chain)
         return found
+
+    cdef void foresee(self, uint64_t hash) noexcept nogil:
+        """Fetch the slot that `find` will ask, without waiting for it."""
+        eph_prefetch(&self.slots[hash & self.mask])
+
+    cdef void foresee_record(self, uint64_t hash) noexcept nogil:
+        """Fetch the record that this slot leads to first: its head and key, and most small values."""
+        cdef uint64_t position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
+        if position and self.size > 128 and position < self.size - 128:
+            eph_prefetch(self.start + position)
+            eph_prefetch(self.start + position + 64)
+            eph_prefetch(self.start + position + 128)
 
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1:
         """Check a record's bytes before any of them is believed."""

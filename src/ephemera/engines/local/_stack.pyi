@@ -1,5 +1,6 @@
 from collections.abc import Callable, Container, Sequence
 
+from ephemera.core._access import CompiledAccess
 from ephemera.core.keyvalue import Change, Write
 from ephemera.core.row import Row
 from ephemera.engines.local._base import RowReader
@@ -15,7 +16,7 @@ class FamilyRef:
         self, name: str, id: int, default_ttl_ms: int | None, first_id: int = 0
     ) -> None: ...
 
-class SegmentStack:
+class SegmentStack(CompiledAccess):
     control: Control
     segments: list[Segment]
     lock_timeout: float
@@ -35,7 +36,13 @@ class SegmentStack:
         syncs_each: bool,
     ) -> None: ...
     def look(self) -> None: ...
-    def show(self, segments: list[Segment], epoch: int, takes_writes: bool) -> None: ...
+    def show(
+        self,
+        segments: list[Segment],
+        epoch: int,
+        takes_writes: bool,
+        kept: list[Segment] = ...,
+    ) -> None: ...
     def forget(self) -> None: ...
     def refresh(self) -> None: ...
     def make_room(self, size: int) -> None: ...

@@ -49,6 +49,7 @@ from ephemera.engines.local._segment import Cut
 
 cdef enum:
     SUCCESSOR_STEPS_MAX = 64 # a key rewritten more often than this since its death counts as alive
+    SEGMENTS_FORESEEN = 4
 
 cdef enum:
     # What became of a version of a key.
@@ -147,6 +148,7 @@ cdef class SegmentStack(CompiledAccess):
     """
     cdef readonly Control control
     cdef readonly list segments
+    cdef list readable           # those, and what was kept of the ones before them
     cdef Segment active
     cdef uint64_t epoch
     cdef public double lock_timeout
@@ -165,7 +167,7 @@ cdef class SegmentStack(CompiledAccess):
         self.is_read_only = is_read_only
         self.syncs_each = syncs_each
         self.wake_before_ms = INT64_MIN
-        self.segments = []
+        self.segments = self.readable = []
         self.epoch = <uint64_t> -1
 
     # -- hooks
@@ -190,9 +192,16 @@ cdef class SegmentStack(CompiledAccess):
 
     # -- what the subclass tells
 
-    def show(self, list segments not None, uint64_t epoch, bint takes_writes) -> None:
-        """These are the segments as of `epoch`; the first takes writes, or none does."""
+    def show(
+        self, list segments not None, uint64_t epoch, bint takes_writes, list kept not None=[]
+    ) -> None:
+        """These are the segments as of `epoch`; the first takes writes, or none does.
+
+        `kept` are those right before them, newest first: the base tier has all that they hold, but a
+        key is found sooner there.
+        """
         self.segments = segments
+        self.readable = segments + kept
         self.active = segments[0] if segments and takes_writes else None
         self.epoch = epoch
 
@@ -208,6 +217,24 @@ cdef class SegmentStack(CompiledAccess):
     def look(self) -> None:
         """Follow what others did, if they did anything."""
         self._look()
+
+    # -- hints: a segment's memory is far away, and a caller with many keys need not wait for each
+
+    cdef uint64_t foresee(self, object family, Piece key) noexcept:
+        cdef uint64_t hash = eph_hash(
+            self.control.page.hash_seed, (<FamilyRef> family).id, key.start, <uint16_t> key.size
+        )
+        cdef list segments = self.readable
+        cdef Py_ssize_t i
+        for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
+            (<Segment> PyList_GET_ITEM(segments, i)).foresee(hash)
+        return hash
+
+    cdef void foresee_more(self, uint64_t hint) noexcept:
+        cdef list segments = self.readable
+        cdef Py_ssize_t i
+        for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
+            (<Segment> PyList_GET_ITEM(segments, i)).foresee_record(hint)
 
     # -- reads: no lock, no system call
 
@@ -249,7 +276,7 @@ cdef class SegmentStack(CompiledAccess):
 
         `head` and `value` are the row's, if there is one.
         """
-        cdef list segments = self.segments
+        cdef list segments = self.readable
         cdef Segment segment
         cdef Found found = _find(segments, self.control.page.hash_seed, family, key)
         if found.record == NULL:

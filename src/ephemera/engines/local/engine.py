@@ -55,7 +55,7 @@ from ephemera.engines.local.files import Files, Mapped, system_errors, temporary
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.recovery import recover
-from ephemera.engines.local.segments import Segments
+from ephemera.engines.local.segments import KEPT_BYTES, Segments
 from ephemera.engines.local.views import LocalTurn, LocalView, live_scan, take_state
 
 _log = logging.getLogger("ephemera")
@@ -214,6 +214,7 @@ class LocalEngine:
             is_read_only=self.is_read_only,
             syncs_each=self._options.durability == "commit",
             segment_bytes=self._options.segment_bytes,
+            kept_bytes=KEPT_BYTES if self._options.exclusive else 0,
         )
         segments.on_refresh = self._look_at_families
         segments.on_behind = self._wait_for_checkpoint

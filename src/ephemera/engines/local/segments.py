@@ -22,6 +22,8 @@ from ephemera.engines.local.layout import Layout
 SEGMENTS_WAITING_MAX = 4
 """How many frozen segments may wait for a checkpoint before writers wait too."""
 SYNC_TIMEOUT = 60.0
+KEPT_BYTES = 64 * 1024 * 1024
+"""How much a store that nobody else has open keeps mapped of the segments that were applied."""
 
 
 class Segments(SegmentStack):
@@ -39,6 +41,7 @@ class Segments(SegmentStack):
         is_read_only: bool,
         syncs_each: bool,
         segment_bytes: int,
+        kept_bytes: int = 0,
     ) -> None:
         super().__init__(
             control,
@@ -51,6 +54,8 @@ class Segments(SegmentStack):
         self._files = files
         self._base = base
         self._segment_bytes = segment_bytes
+        self._kept_bytes = kept_bytes
+        self._kept: list[Segment] = []
         self._mapped: dict[int, tuple[Segment, Mapped]] = {}
         self.refreshing = threading.RLock()
         self.is_closed = False
@@ -91,13 +96,27 @@ class Segments(SegmentStack):
         gone = [segment for n, (segment, _) in self._mapped.items() if n not in mapped]
         self.retired_bytes += sum(segment.records_bytes for segment in gone)
         self._mapped = mapped
+        self._keep(gone)
         self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
         # Before the stack is shown: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
         self._base.renew()
         self.reader = self._base.file.reader
         self.on_refresh()
-        self.show([segment for segment, _ in mapped.values()], epoch, bool(active and mapped))
+        self.show(
+            [segment for segment, _ in mapped.values()], epoch, bool(active and mapped), self._kept
+        )
+
+    def _keep(self, gone: list[Segment]) -> None:
+        """Let reads find what was written lately without the base tier, in so many bytes.
+
+        Nothing is missing between what is kept and what is shown: nobody else makes segments.
+        """
+        kept = sorted(gone, key=lambda segment: -segment.number) + self._kept
+        room = self._kept_bytes - sum(segment.records_bytes for segment in kept)
+        while kept and room < 0:
+            room += kept.pop().records_bytes
+        self._kept = kept
 
     @property
     def records_bytes(self) -> int:
@@ -244,6 +263,7 @@ class Segments(SegmentStack):
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""
         self.is_closed = True
+        self._kept = []
         self.show([], 0, False)
         self.forget()
         self._mapped = {}
