@@ -6,13 +6,13 @@ does. Here are the usual arguments only: whatever is unusual, or wrong, goes to 
 what is allowed. With a compiled engine (`core/_access.pyx`) and the system's clock nothing is made on
 the way but the value that is returned; any other engine and any other clock are called as they are.
 """
-from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport rint
 from libc.stdint cimport int64_t
 
-from ephemera.core._access cimport DirectAccess
+from ephemera.core._access cimport CompiledAccess, Live, piece_of
 from ephemera.core._clock cimport SteadyClock
 from ephemera.core._row cimport NEVER
 
@@ -46,7 +46,7 @@ cdef class OneKey:
     cdef readonly object _store_ttl_ms
     cdef object access_get
     cdef object access_put
-    cdef DirectAccess direct
+    cdef CompiledAccess compiled
     cdef SteadyClock steady
 
     def __init__(self, access, ref, clock, store_ttl_ms):
@@ -56,7 +56,7 @@ cdef class OneKey:
         self._store_ttl_ms = store_ttl_ms
         self.access_get = access.get
         self.access_put = access.put
-        self.direct = getattr(access, "direct", None)
+        self.compiled = getattr(access, "compiled", None)
         self.steady = clock if type(clock) is SteadyClock else None
 
     def _lifetime(self, now_ms, ttl, at, idle):
@@ -81,9 +81,13 @@ cdef class OneKey:
         return default if value is None else value
 
     cdef inline object _value(self, bytes key):
-        if self.direct is not None:
-            return self.direct.live_value(self._ref, key, self._instant())
-        return self.access_get(self._ref, key, self._now_ms())
+        cdef Live live
+        if self.compiled is None:
+            return self.access_get(self._ref, key, self._now_ms())
+        holder = self.compiled.find(self._ref, piece_of(key), self._instant(), &live)
+        if holder is None:
+            return None
+        return PyBytes_FromStringAndSize(live.value.start, live.value.size)
 
     cdef object _get_young(self, bytes key, default, max_age):
         max_age_ms = duration_ms(max_age, name="max_age")
@@ -145,9 +149,9 @@ cdef class OneKey:
     cdef inline int _store(
         self, bytes key, bytes value, int64_t now_ms, int64_t deadline_ms, durable
     ) except -1:
-        if self.direct is not None:
-            return self.direct.store(
-                self._ref, key, value, now_ms, deadline_ms, 0, NEVER, durable
+        if self.compiled is not None:
+            return self.compiled.store(
+                self._ref, piece_of(key), piece_of(value), now_ms, deadline_ms, durable
             )
         self.access_put(self._ref, key, value, now_ms, deadline_ms, 0, NEVER, durable)
         return 0

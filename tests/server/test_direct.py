@@ -1,16 +1,26 @@
-"""The straight way and the long one do the same: default lifetimes, transactions, every engine."""
+"""The straight way and the long one do the same: default lifetimes, transactions, every engine.
+
+Where nobody listens and the store is a local one, the commonest commands are answered in place; with a
+listener, or in memory, by their handlers. The same requests must get the same bytes, leave the same
+keys, and count the same.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ephemera
 from ephemera.server.server import Server
 from ephemera.server.session import Session
-from tests.server.clients import Client, wire
+from ephemera.server.settings import Settings
+from tests.server.clients import Argument, Client, wire
 
 KEY_BYTES_MAX = 1900
 
@@ -120,3 +130,320 @@ def test_many_large_and_small_replies_keep_their_order(client: Client) -> None:
     client("SET", "large", b"x" * 5000)
     out = client.session.feed((wire("GET", "large") + wire("STRLEN", "large")) * 20)
     assert out == (b"$5000\r\n" + b"x" * 5000 + b"\r\n:5000\r\n") * 20
+
+
+# --- in place and by handlers ---------------------------------------------------------------------
+
+KEYS = (b"n", b"text", b"dies", b"absent", b"", b"k" * KEY_BYTES_MAX, b"k" * (KEY_BYTES_MAX + 1))
+NUMBERS = (b"1", b"-1", b"0", b"007", b"-0", b"+1", b" 1", b"1 ", b"x", b"", b"60", b"9" * 19, b"9" * 20,
+           b"9223372036854775807", b"-9223372036854775808", b"253402300799", b"253402300799999",
+           str(2**50).encode(), str(2**50 - 1).encode(), str(2**63 // 1000 + 1).encode())  # fmt: skip
+VALUES = (b"", b"v", b"41", b"9223372036854775807", b"\r\n\0", b"x" * 5000)
+SET_OPTIONS = ((), (b"EX", b"60"), (b"ex", b"0"), (b"px", b"1500"), (b"PX", b"-1"), (b"pX", b"x"), (b"PX",),
+               (b"EXAT", b"1"), (b"NX",), (b"XX",), (b"GET",), (b"KEEPTTL",), (b"e\x18", b"60"),
+               (b"EX", b"60", b"NX"), (b"EX", b"60", b"PX", b"60"), (b"XX", b"60"))  # fmt: skip
+
+
+def every_request() -> Iterator[tuple[bytes, ...]]:
+    """Each command that may be answered in place, with arguments of every kind and number."""
+    for name, key in itertools.product((b"GET", b"TTL", b"PTTL", b"INCR", b"DECR", b"DEL", b"UNLINK",
+                                        b"EXISTS", b"MGET", b"PING"), KEYS):  # fmt: skip
+        yield from ((name, key), (name.lower(), key), (name, key, b"n"), (name, key, key, b"text"))
+        yield (name,)
+    for name, key, number in itertools.product(
+        (b"INCRBY", b"DECRBY", b"EXPIRE", b"PEXPIRE"), KEYS, NUMBERS
+    ):
+        yield from (
+            (name, key, number),
+            (name, key),
+            (name, key, number, b"NX"),
+            (name, key, number, b"no"),
+        )
+    for name, key, number in itertools.product((b"SETEX", b"PSETEX", b"sEtEx"), KEYS, NUMBERS):
+        yield from ((name, key, number, b"v"), (name, key, number), (name, key, number, b"v", b"w"))
+    for key, value, options in itertools.product(KEYS, VALUES, SET_OPTIONS):
+        yield (b"SET", key, value, *options)
+    for first, second, value in itertools.product(KEYS, KEYS, VALUES[:3]):
+        yield from ((b"MSET", first, value, second, b"w"), (b"MSET", first, value, second))
+    yield (b"MSET", *(b"%d" % n for n in range(100)))
+    yield (b"MGET", *(b"%d" % n for n in range(100)))
+
+
+def in_batches(
+    requests: Iterator[tuple[bytes, ...]], size: int
+) -> Iterator[list[tuple[bytes, ...]]]:
+    while batch := list(itertools.islice(requests, size)):
+        yield batch
+
+
+class Rivals:
+    """Servers that get the same requests: one answers in place, one has a listener, one no segments."""
+
+    def __init__(self, place: Path, protocol: int = 2) -> None:
+        self.clock = ephemera.ManualClock()
+        self._open = ExitStack()
+        self.stores = [
+            self._open.enter_context(
+                ephemera.open(
+                    url,
+                    clock=self.clock,
+                    maintenance="manual",
+                    durability="none",
+                    exclusive=exclusive,
+                )
+            )
+            for url, exclusive in (
+                (place / "in-place.eph", True),
+                (place / "heard.eph", False),
+                ("memory://", False),
+            )
+        ]
+        self.servers = [Server(store) for store in self.stores]
+        self.servers[1].listeners.append(lambda number, key, event: None)
+        self.sessions = [Session(server) for server in self.servers]
+        for session in self.sessions:
+            session.feed(wire("HELLO", protocol))
+
+    def ask(self, data: bytes) -> bytes:
+        """The reply that all of them give."""
+        replies = [session.feed(data) for session in self.sessions]
+        assert replies[0] == replies[1] == replies[2], data[:200]
+        return replies[0]
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def checkpoint(self) -> None:
+        for store in self.stores[:2]:
+            store.checkpoint()
+
+    def compare(self) -> None:
+        """All hold the same keys until the same instants, and have counted the same."""
+        for server in self.servers[1:]:
+            first = self.servers[0]
+            assert list(server.database(0).all_held()) == list(first.database(0).all_held())
+            assert (server.changes, server.hits, server.misses, server.errors) == (
+                first.changes, first.hits, first.misses, first.errors,
+            )  # fmt: skip
+            assert (server.input_bytes, server.output_bytes) == (
+                first.input_bytes,
+                first.output_bytes,
+            )
+            for name, command in server.commands.all.items():
+                other = first.commands.all[name]
+                assert (command.calls, command.failed, command.rejected) == (
+                    other.calls, other.failed, other.rejected,
+                ), name  # fmt: skip
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("at_once", [1, 23])
+def test_every_command_is_answered_the_same_in_place_and_by_its_handler(
+    tmp_path: Path, protocol: int, at_once: int
+) -> None:
+    rivals = Rivals(tmp_path, protocol)
+    prepared = (("SET", "n", "41"), ("SET", "text", "x"), ("SET", "dies", "7", "PX", 900))
+    for turn, requests in enumerate(in_batches(every_request(), at_once)):
+        if turn % 7 == 0:
+            rivals.ask(b"".join(wire(*request) for request in prepared))
+            rivals.advance(0.3)
+        if turn % 1000 == 999:
+            rivals.checkpoint()
+        rivals.ask(b"".join(wire(*request) for request in requests))
+        rivals.advance(0.0005 if turn % 3 else 0.4)
+    rivals.compare()
+    rivals.close()
+
+
+names = st.sampled_from([b"a", b"b", b"c", b"d"])
+lives = st.sampled_from([b"1", b"5", b"1000", b"100000"])
+numbers = st.sampled_from([b"1", b"-3", b"9223372036854775807"])
+requests = st.one_of(
+    st.tuples(st.sampled_from([b"GET", b"INCR", b"DECR", b"DEL", b"TTL", b"PTTL"]), names),
+    st.tuples(st.just(b"SET"), names, st.sampled_from([b"1", b"x", b"y" * 300])),
+    st.tuples(st.just(b"SET"), names, st.just(b"7"), st.sampled_from([b"EX", b"PX"]), lives),
+    st.tuples(st.sampled_from([b"EXPIRE", b"PEXPIRE"]), names, lives),
+    st.tuples(st.just(b"INCRBY"), names, numbers),
+    st.tuples(st.just(b"MSET"), names, st.just(b"5"), names, st.just(b"z")),
+    st.tuples(st.sampled_from([b"MGET", b"EXISTS"]), names, names, names),
+    st.sampled_from(
+        [
+            (b"PING",),
+            (b"MULTI",),
+            (b"EXEC",),
+            (b"SELECT", b"1"),
+            (b"SELECT", b"0"),
+            (b"PERSIST", b"a"),
+            (b"APPEND", b"a", b"0"),
+            (b"FLUSHDB",),
+        ]
+    ),
+)
+steps = st.lists(
+    st.one_of(
+        st.lists(requests, min_size=1, max_size=40),
+        st.sampled_from([0.001, 0.9, 200.0]),
+        st.just("checkpoint"),
+    ),
+    max_size=12,
+)
+
+
+@given(steps=steps)
+@settings(deadline=None, max_examples=40)
+def test_any_requests_in_any_order_are_answered_the_same(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[object]
+) -> None:
+    rivals = Rivals(tmp_path_factory.mktemp("rivals"))
+    for step in steps:
+        if isinstance(step, list):
+            rivals.ask(b"".join(wire(*request) for request in step))
+        elif isinstance(step, float):
+            rivals.advance(step)
+        else:
+            rivals.checkpoint()
+    rivals.compare()
+    rivals.close()
+
+
+pieces = st.one_of(
+    requests.map(lambda request: wire(*request)),
+    st.binary(max_size=12),
+    st.sampled_from(
+        [
+            b"*1\r\n$4\r\nPING\r",
+            b"*0\r\n",
+            b"PING\r\n",
+            b"*-1\r\n",
+            b"$3\r\n",
+            b"*65\r\n",
+            b"*1\r\n$10\r\n",
+            b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
+            b"*01\r\n",
+        ]
+    ),
+)
+
+
+@given(
+    stream=st.lists(pieces, max_size=30).map(b"".join),
+    cuts=st.lists(st.integers(0, 2000), max_size=6),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_bytes_are_answered_the_same_whole_and_in_pieces(
+    tmp_path_factory: pytest.TempPathFactory, stream: bytes, cuts: list[int]
+) -> None:
+    replies = []
+    bounds = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    in_pieces = [stream[a:b] for a, b in itertools.pairwise(bounds)]
+    for fed in ([stream], in_pieces, [stream[i : i + 1] for i in range(len(stream))]):
+        place = tmp_path_factory.mktemp("stream")
+        clock = ephemera.ManualClock()
+        with ephemera.open(place, clock=clock, maintenance="manual", durability="none") as store:
+            session = Session(Server(store))
+            out = b""
+            for piece in fed:
+                if not session.is_closing:
+                    out += session.feed(piece)
+            replies.append((out, session.is_closing))
+    assert replies[0] == replies[1] == replies[2]
+
+
+@pytest.fixture
+def local(tmp_path: Path, clock: ephemera.ManualClock) -> Iterator[ephemera.Store]:
+    place = tmp_path / "local.eph"
+    with ephemera.open(place, clock=clock, maintenance="manual", durability="none") as store:
+        yield store
+
+
+def test_what_is_answered_in_place_is_logged_when_it_is_slow(local: ephemera.Store) -> None:
+    client = Client(Server(local))
+    client("CONFIG", "SET", "slowlog-log-slower-than", 0)
+    client("SLOWLOG", "RESET")
+    client("SET", "name", "ada")
+    entries = client("SLOWLOG", "GET")
+    assert [b"SET", b"name", b"ada"] in [entry[3] for entry in entries]
+
+
+def test_what_is_answered_in_place_is_timed_and_is_the_clients_last_command(
+    local: ephemera.Store,
+) -> None:
+    server = Server(local)
+    client = Client(server)
+    client("CONFIG", "SET", "latency-tracking", "yes")
+    client("GET", "name")
+    assert server.latency.spreads["get"].calls == 1
+    assert server.commands.all["get"].spent_ns > 0
+    assert client.session.call.command.name == "get"
+
+
+def test_a_command_is_answered_in_place_under_its_new_name_alone(local: ephemera.Store) -> None:
+    settings = Settings()
+    settings.renamed = {"GET": "FETCH", "SET": "", "DEL": "a-name-of-more-than-eight-bytes"}
+    client = Client(Server(local, settings))
+    assert client.error("GET", "a").startswith("ERR unknown command 'GET'")
+    assert client.error("set", "a", "1").startswith("ERR unknown command 'set'")
+    assert client("fetch", "a") is None
+    assert client("INCR", "a") == 1
+    assert client("a-name-of-more-than-eight-bytes", "a") == 1
+
+
+@pytest.mark.parametrize(
+    "request_", [("GET", "k"), ("MGET", "k", "l"), ("SET", "k", "v"), ("INCR", "k"), ("DEL", "k"),
+                 ("EXPIRE", "k", 5), ("MSET", "k", "v")]
+)  # fmt: skip
+def test_what_the_store_refuses_in_place_is_an_error_and_the_rest_goes_on(
+    local: ephemera.Store, request_: tuple[Argument, ...]
+) -> None:
+    server = Server(local)
+    session = Session(server)
+    session.feed(wire("SELECT", 3))
+    local.drop_family("db3")
+    out = session.feed(wire(*request_) + wire("PING"))
+    error, *rest = out.split(b"\r\n")
+    assert error.startswith(b"-ERR ")
+    assert rest == [b"+PONG", b""]
+    command = server.commands.all[str(request_[0]).lower()]
+    assert (command.calls, command.failed) == (1, 1)
+
+
+def test_monitors_and_pauses_see_what_would_be_answered_in_place(local: ephemera.Store) -> None:
+    server = Server(local)
+    monitor, client = Client(server), Client(server)
+    monitor("MONITOR")
+    client("GET", "name")
+    assert any(b'"GET" "name"' in line for line in monitor.pushed)
+    client("CLIENT", "PAUSE", 1000, "WRITE")
+    assert client.session.feed(wire("SET", "a", "1")) == b""
+    assert client.session.has_waiting
+
+
+def test_a_key_that_dies_between_two_requests_of_a_buffer_is_not_served(
+    local: ephemera.Store, clock: ephemera.ManualClock
+) -> None:
+    client = Client(Server(local))
+    client("CONFIG", "SET", "slowlog-log-slower-than", -1)
+    client("SET", "dies", "1", "PX", 10)
+    session = client.session
+    session.server.commands.all["echo"].handler = lambda call: clock.advance(0.01)
+    out = session.feed(wire("GET", "dies") + wire("ECHO", "x") + wire("GET", "dies"))
+    assert out == b"$1\r\n1\r\n" + b"$-1\r\n" * 2
+
+
+def test_no_handler_is_called_for_what_is_answered_in_place(local: ephemera.Store) -> None:
+    server = Server(local)
+    client = Client(server)
+    plain: list[tuple[Argument, ...]] = [
+        ("PING",), ("SET", "a", 1), ("SET", "a", 1, "EX", 9), ("SETEX", "a", 9, 1), ("PSETEX", "a", 9, 1),
+        ("GET", "a"), ("MGET", "a", "b"), ("EXISTS", "a", "b"), ("INCR", "a"), ("DECR", "a"), ("INCRBY", "a", 2),
+        ("DECRBY", "a", 2), ("EXPIRE", "a", 9), ("PEXPIRE", "a", 9), ("TTL", "a"), ("PTTL", "a"), ("DEL", "a"),
+        ("UNLINK", "a"), ("MSET", "a", 1, "b", 2),
+    ]  # fmt: skip
+    for name in {str(request[0]).lower() for request in plain}:
+        server.commands.all[name].handler = lambda call: b"handled"
+    assert b"handled" not in [client(*request) for request in plain]
+    server.listeners.append(lambda number, key, event: None)
+    assert [client(*request) for request in plain[1:]] == [b"handled"] * (len(plain) - 1)

@@ -9,7 +9,7 @@ import resource
 import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -403,3 +403,81 @@ def test_fewer_clients_are_allowed_where_files_are_few(
         assert "maxclients" in caplog.text
 
     serve(scenario, settings=Settings(maxclients=few_files))
+
+
+# --- sockets that are read here, beside their transports ------------------------------------------
+
+
+def test_messages_and_replies_keep_their_order_on_one_socket() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        writer.write(wire("HELLO", 3) + wire("SUBSCRIBE", "news") + wire("ECHO", "ready"))
+        await reader.readuntil(b"ready\r\n")
+        _, other = await connect()
+        for n in range(300):
+            other.write(wire("PUBLISH", "news", n))
+            writer.write(wire("ECHO", f"e{n}"))
+        seen = [line async for line in _lines(reader, 300 * 2 + 300 * 7)]
+        echoed = [line for line in seen if line.startswith(b"e")]
+        told = [line for line in seen if line.isdigit()]
+        assert echoed == [b"e%d" % n for n in range(300)]
+        assert told == [b"%d" % n for n in range(300)]
+
+    serve(scenario)
+
+
+async def _lines(reader: asyncio.StreamReader, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield (await reader.readuntil(b"\r\n"))[:-2]
+
+
+def test_what_a_socket_does_not_take_at_once_comes_in_order() -> None:
+    """Far more than a socket's buffer holds, then small replies that must not overtake it."""
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        value = os.urandom(300_000)
+        await ask((reader, writer), wire("SET", "large", value), b"+OK\r\n")
+        reply = b"$300000\r\n" + value + b"\r\n"
+        for turn in range(20):
+            writer.write(wire("GET", "large") + wire("ECHO", f"{turn:02}"))
+        for turn in range(20):
+            assert await reader.readexactly(len(reply)) == reply
+            echo = b"$2\r\n%02d\r\n" % turn
+            assert await reader.readexactly(len(echo)) == echo
+
+    serve(scenario)
+
+
+def test_a_client_that_another_kills_in_the_same_turn_is_not_read() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        victims = [await connect() for _ in range(20)]
+        for victim in victims:
+            await ask(victim, wire("PING"), b"+PONG\r\n")
+        killer = await connect()
+        await ask(killer, wire("PING"), b"+PONG\r\n")
+        # All in one turn of the loop: whoever is served first, nobody is served after the killing.
+        killer[1].write(wire("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
+        for _, writer in victims:
+            writer.write(wire("INCR", "n"))
+        assert await killer[0].readline() == b":20\r\n"
+        fresh = await connect()
+        for reader, _ in victims:
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        await ask(fresh, wire("PING"), b"+PONG\r\n")
+        assert len(listener.connections) == 2
+
+    serve(scenario)
+
+
+def test_a_client_that_stops_sending_still_gets_its_replies() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        writer.write(wire("SET", "a", b"x" * 100_000) + wire("GET", "a") * 8)
+        writer.write_eof()
+        expected = b"+OK\r\n" + (b"$100000\r\n" + b"x" * 100_000 + b"\r\n") * 8
+        assert await reader.readexactly(len(expected)) == expected
+        assert await reader.read() == b""
+
+    serve(scenario)

@@ -1,9 +1,44 @@
-# Reads and writes of one key, for compiled callers. See _access.pyx.
-from libc.stdint cimport int64_t
+# An engine's operations for compiled callers. See _access.pyx.
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint64_t
 
-cdef class DirectAccess:
-    cdef object live_value(self, object family, bytes key, int64_t now_ms)
+from ephemera.core._counter cimport Addition
+
+cdef struct Piece:
+    # Bytes that lie in somebody's buffer.
+    const char *start
+    Py_ssize_t size
+
+
+cdef inline Piece piece_of(bytes data) noexcept:
+    cdef Piece piece
+    piece.start = PyBytes_AS_STRING(data)
+    piece.size = PyBytes_GET_SIZE(data)
+    return piece
+
+
+cdef struct Live:
+    # A value where it lies, and when it dies.
+    Piece value
+    int64_t deadline_ms
+
+cdef enum Touched:
+    NOT_THERE
+    TOUCHED
+    TOO_LATE
+
+
+cdef class CompiledAccess:
+    cdef uint64_t foresee(self, object family, Piece key) noexcept
+    cdef void foresee_more(self, uint64_t hint) noexcept
+    cdef object find(self, object family, Piece key, int64_t now_ms, Live *live)
     cdef int store(
-        self, object family, bytes key, bytes value, int64_t written_ms, int64_t deadline_ms,
-        int64_t idle_ms, int64_t hard_ms, object durable
+        self, object family, Piece key, Piece value, int64_t written_ms, int64_t deadline_ms,
+        object durable
     ) except -1
+    cdef int store_all(
+        self, object family, const Piece *pairs, Py_ssize_t count, int64_t written_ms
+    ) except -1
+    cdef int add(self, object family, Piece key, Addition addition) except -1
+    cdef bint remove(self, object family, Piece key) except -1
+    cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *

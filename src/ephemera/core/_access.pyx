@@ -1,21 +1,51 @@
 # cython: language_level=3
-"""`get` and `put` of an engine as compiled callers reach them: without a Python call in between.
+"""An engine's operations for compiled callers, whose keys and values lie in buffers of theirs.
 
-An engine that is compiled derives from this, and offers it as its `direct`. What holds for `Access`
-(`core/keyvalue.py`) holds here, since it is the same two operations.
+They mean what `Access` in `keyvalue.py` says of `get`, `put`, `write`, `update` and `delete`; where they
+do not take `durable`, with the durability that the store was opened with. An engine that has them offers them as `compiled`; whoever
+calls them has checked that keys and values are of an allowed size.
 """
 
 
-cdef class DirectAccess:
-    """A compiled engine's reads and writes of one key."""
+cdef class CompiledAccess:
+    """The operations, which an engine's class overrides, and hints of what will be asked for."""
 
-    cdef object live_value(self, object family, bytes key, int64_t now_ms):
-        """The live value of a key, or None: `Access.get`."""
-        raise TypeError("live_value")
+    cdef uint64_t foresee(self, object family, Piece key) noexcept:
+        """Have the memory at hand at which an operation on this key will look first.
+
+        What comes back is for `foresee_more`, a little later: what it will look at then. Both are
+        hints, and change nothing.
+        """
+        return 0
+
+    cdef void foresee_more(self, uint64_t hint) noexcept:
+        pass
+
+    cdef object find(self, object family, Piece key, int64_t now_ms, Live *live):
+        """What keeps the live value of a key in its place for as long as the caller has it, or None."""
+        raise TypeError("find")
 
     cdef int store(
-        self, object family, bytes key, bytes value, int64_t written_ms, int64_t deadline_ms,
-        int64_t idle_ms, int64_t hard_ms, object durable
+        self, object family, Piece key, Piece value, int64_t written_ms, int64_t deadline_ms,
+        object durable
     ) except -1:
-        """Store a row, whatever was there: `Access.put`."""
+        """Store a value, whatever was there."""
         raise TypeError("store")
+
+    cdef int store_all(
+        self, object family, const Piece *pairs, Py_ssize_t count, int64_t written_ms
+    ) except -1:
+        """Store so many pairs, key and value by turns, together and without a deadline."""
+        raise TypeError("store_all")
+
+    cdef int add(self, object family, Piece key, Addition addition) except -1:
+        """Add to a counter, whose deadline stays; the addition says what came of it."""
+        raise TypeError("add")
+
+    cdef bint remove(self, object family, Piece key) except -1:
+        """Remove a key; whether it was alive."""
+        raise TypeError("remove")
+
+    cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *:
+        """Give a live key another deadline and leave its value, unless that deadline has passed."""
+        raise TypeError("renew")

@@ -5,6 +5,9 @@ cdef enum:
     DIGITS_BYTES_MAX = 20      # of a signed 64-bit number in decimal digits
 
 
+cdef bint read_digits(
+    const char *digits, Py_ssize_t size, bint is_strict, int64_t *number
+) noexcept nogil
 cdef Py_ssize_t write_digits(char *out, int64_t number) noexcept nogil
 
 

@@ -18,7 +18,7 @@ cdef extern from *:
     bint eph_add64(int64_t a, int64_t b, int64_t *sum) nogil
 
 
-cdef bint _read_digits(
+cdef bint read_digits(
     const char *digits, Py_ssize_t size, bint is_strict, int64_t *number
 ) noexcept nogil:
     """Whether all of it is one number: a minus and up to 19 digits, if strict without idle zeros."""
@@ -86,7 +86,7 @@ cdef class Addition:
         """Whether the sum is one; it is in `total`."""
         cdef int64_t number = 0
         self.is_new = False
-        self.is_no_number = not _read_digits(digits, size, self.is_strict, &number)
+        self.is_no_number = not read_digits(digits, size, self.is_strict, &number)
         self.is_out_of_range = not self.is_no_number and eph_add64(number, self.by, &self.total)
         return not self.is_no_number and not self.is_out_of_range
 

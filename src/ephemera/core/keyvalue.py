@@ -159,8 +159,8 @@ class Turn(View, Protocol):
 class Access(Protocol):
     """The operations on the keys of a family: an engine has them, a transaction and a snapshot too.
 
-    A compiled one may also offer `get` and `put` to compiled callers: as `direct`, a `DirectAccess`
-    of `core/_access.pyx`.
+    A compiled one may also offer them to compiled callers: as `compiled`, a `CompiledAccess` of
+    `core/_access.pyx`.
 
     `durable` is True, False, or None for what the store was opened with.
     """

@@ -1,4 +1,9 @@
 # Whole requests from a buffer, for compiled sessions. See _requests.pyx.
+from ephemera.core._access cimport Piece
+
+cdef Py_ssize_t split_request(
+    const char **start, const char *end, Py_ssize_t bulk_bytes_max, Piece *pieces, Py_ssize_t room
+) noexcept nogil
 
 cdef class Limits:
     cdef public Py_ssize_t bulk_bytes_max

@@ -49,6 +49,27 @@ cdef inline const char *_read_number(
     return at + 2
 
 
+cdef Py_ssize_t split_request(
+    const char **start, const char *end, Py_ssize_t bulk_bytes_max, Piece *pieces, Py_ssize_t room
+) noexcept nogil:
+    """Where the arguments of the request at `start` lie, and how many; `start` moves past it.
+
+    0 when it is not plain and whole, or has more of them than there is room for.
+    """
+    cdef Py_ssize_t count = 0, size = 0, i
+    cdef const char *at = _read_number(start[0], end, c"*", &count)
+    if at == NULL or not 0 < count <= room:
+        return 0
+    for i in range(count):
+        at = _read_number(at, end, c"$", &size)
+        if at == NULL or size > bulk_bytes_max or size + 2 > end - at:
+            return 0
+        pieces[i].start, pieces[i].size = at, size
+        at += size + 2  # two bytes that Redis does not look at either
+    start[0] = at
+    return count
+
+
 cdef list _read_request(const char **start, const char *end, Py_ssize_t bulk_bytes_max):
     """The request that begins at `start`, which moves past it; None when it is not plain and whole."""
     cdef Py_ssize_t count = 0, size = 0, i

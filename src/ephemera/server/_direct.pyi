@@ -38,6 +38,9 @@ class Counted:
     rejected: int
     spent_ns: int
 
+class Names:
+    def __init__(self, by_name: dict[bytes, Command]) -> None: ...
+
 class Call:
     args: Request
     command: Command
@@ -80,6 +83,7 @@ class Answering:
         tally: Server,
         parser: Parser,
         by_name: dict[bytes, Command],
+        names: Names,
         now_ms: Callable[[], int],
     ) -> None: ...
     def answer_specially(self, args: Request) -> tuple[Command | None, Reply]: ...
@@ -91,9 +95,3 @@ class Answering:
     def go_on_with(self, requests: Iterator[Request]) -> bytes: ...
     def write(self, data: bytes) -> None: ...
     def write_after_this(self, data: bytes) -> None: ...
-
-class Receiving:
-    session: Session
-    write: Callable[[bytes], object]
-    def data_received(self, data: bytes) -> None: ...
-    def finish(self, out: bytes) -> None: ...

@@ -2,8 +2,9 @@
 """The straight way through the server, from bytes to bytes, for requests about which nothing is special.
 
 Bases of the classes that say what it means: `Tally` of Server, `Counted` of Command, `Keys` of Database,
-`Answering` of Session, `Receiving` of Connection. They hold what every request touches, and the loop over
-the requests of a buffer. Whatever is out of the ordinary is left to the Python above.
+`Answering` of Session. They hold what every request touches, and the loop over the requests of a
+buffer. The commonest commands are answered where their bytes lie (`_in_place.pyx`), others by their
+handlers. Whatever is out of the ordinary is left to the Python above.
 """
 from cpython.bytes cimport (
     PyBytes_AS_STRING,
@@ -12,18 +13,20 @@ from cpython.bytes cimport (
     PyBytes_GET_SIZE,
 )
 from cpython.dict cimport PyDict_GetItem
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from libc.math cimport INFINITY
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
+from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Piece, Touched, piece_of
 from ephemera.core._clock cimport elapsed_ns
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, strict_addition, write_digits
 from ephemera.core._row cimport NEVER
-from ephemera.resp._requests cimport PlainParser
+from ephemera.resp._requests cimport Limits, PlainParser, split_request
 
 from ephemera.core.arguments import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from ephemera.core.expiry import DEADLINE_MS_MAX
@@ -45,20 +48,17 @@ cdef Py_ssize_t _LARGE_REPLY_BYTES = LARGE_REPLY_BYTES
 cdef Py_ssize_t _OUTPUT_BYTES_PAUSE = OUTPUT_BYTES_PAUSE
 
 cdef enum:
-    OUTPUT_BYTES_FIRST = 512
+    OUTPUT_BYTES_FIRST = 4096
+    OUTPUT_BYTES_KEPT = 256 * 1024
+    NAME_BYTES_MAX = 8
 
 
 cdef class Tally:
-    """What a server counts, and what it has to tell whom."""
-    cdef public int64_t changes
-    cdef public int64_t hits
-    cdef public int64_t misses
-    cdef public int64_t input_bytes
-    cdef public int64_t output_bytes
-    cdef public list listeners
-    cdef public bint tells_new_keys
-    cdef public bint tells_misses
-    cdef public object settings
+    """What a server counts, and what it has to tell whom.
+
+    It also keeps one buffer for replies: the sessions of a server answer one after another, and
+    most of them are idle at any time.
+    """
 
     cdef double slow_ns(self) except -1:
         """From how many nanoseconds on `note_slow` wants to know of a command."""
@@ -70,19 +70,68 @@ cdef class Tally:
         spike_ns = <double> settings.latency_monitor_threshold * 1e6 or INFINITY
         return spike_ns if micros < 0 else min(micros * 1000, spike_ns)
 
+    def __dealloc__(self):
+        PyMem_Free(self.spare)
+
 
 cdef class Counted:
     """What runs a command, and how often it ran. `direct_arity` is 0 where a handler is not to be called
     at once: for commands that have subcommands."""
-    cdef public object handler
-    cdef public Py_ssize_t direct_arity
-    cdef public int64_t calls
-    cdef public int64_t failed
-    cdef public int64_t rejected
-    cdef public int64_t spent_ns
 
-    cdef inline bint takes_directly(self, Py_ssize_t count) noexcept:
+    cdef bint takes_directly(self, Py_ssize_t count) noexcept:
         return self.direct_arity == count or -count <= self.direct_arity < 0
+
+
+cdef inline uint64_t _packed(Piece name) noexcept:
+    """A name of up to eight bytes as one number, whatever its case; 0 for others."""
+    cdef uint64_t packed = 0
+    cdef Py_ssize_t i
+    cdef unsigned char letter
+    if name.size > NAME_BYTES_MAX:
+        return 0
+    for i in range(name.size):
+        letter = <unsigned char> name.start[i]
+        if c"A" <= letter <= c"Z":
+            letter |= 0x20
+        packed = packed << 8 | letter
+    return packed
+
+
+cdef inline int _place(uint64_t packed) noexcept:
+    return <int> ((packed * <uint64_t> 0x9E3779B97F4A7C15) >> 57)
+
+
+cdef class Names:
+    """The commands that can be answered in place, by the names that a server gives them."""
+
+    def __init__(self, dict by_name not None):
+        cdef Counted command
+        self.held = []
+        for name, command in by_name.items():
+            if command.in_place != NULL and len(self.held) < PLACES // 2:
+                self._add(name, command)
+
+    cdef int _add(self, bytes name, Counted command) except -1:
+        cdef uint64_t packed = _packed(piece_of(name))
+        cdef int place = _place(packed)
+        while packed and self.names[place] != packed:
+            if self.names[place] == 0:
+                self.held.append(command)
+                self.names[place] = packed
+                self.commands[place] = <PyObject *> command
+                return 0
+            place = (place + 1) % PLACES
+        return 0
+
+    cdef Counted find(self, Piece name):
+        """The command of this name, or None."""
+        cdef uint64_t packed = _packed(name)
+        cdef int place = _place(packed)
+        while self.names[place]:
+            if self.names[place] == packed:
+                return <Counted> self.commands[place]
+            place = (place + 1) % PLACES
+        return None
 
 
 # ---------------------------------------------------------------------------------------------- keys
@@ -94,16 +143,6 @@ cdef class Keys:
     With an engine's family, plain arguments go straight there; all others, and all of them inside a
     transaction, go through `space`, which checks them and knows every rule.
     """
-    cdef readonly Tally tally
-    cdef readonly int number
-    cdef readonly object space
-    cdef object space_get
-    cdef object ref
-    cdef object engine_get
-    cdef object engine_put
-    cdef object engine_update
-    cdef object now_ms
-    cdef bint has_default
 
     def __init__(self, Tally tally not None, int number, space, engine):
         self.tally = tally
@@ -116,6 +155,8 @@ cdef class Keys:
             self.engine_get, self.engine_put = engine.get, engine.put
             self.engine_update = engine.update
             self.now_ms = engine.clock.now_ms
+            self.compiled = getattr(engine, "compiled", None)
+            self.addition = strict_addition(0)
 
     def put_by_rule(self, key, value, ttl_ms):
         raise TypeError("put_by_rule")
@@ -123,14 +164,14 @@ cdef class Keys:
     def add_by_rule(self, key, addition):
         raise TypeError("add_by_rule")
 
-    cdef inline bint _is_plain(self, bytes key) noexcept:
+    cdef bint _is_plain(self, bytes key) noexcept:
         return self.ref is not None and 0 < PyBytes_GET_SIZE(key) <= _KEY_BYTES_MAX
 
-    cdef inline bint _has_default(self) except -1:
+    cdef bint _has_default(self) except -1:
         """Whether what is stored without a lifetime may get one."""
         return self.has_default or self.ref.default_ttl_ms is not None
 
-    cdef inline object _value(self, bytes key):
+    cdef object _value(self, bytes key):
         if self._is_plain(key):
             return self.engine_get(self.ref, key, self.now_ms())
         return self.space_get(key)
@@ -187,11 +228,94 @@ cdef class Keys:
             self._changed(key, INCRBY)
         return addition
 
-    cdef inline int _changed(self, bytes key, event) except -1:
+    cdef int _changed(self, bytes key, event) except -1:
         self.tally.changes += 1
         if self.tally.listeners:
             self.tally.tell(self.number, key, event)
         return 0
+
+    # -- the same for keys and values that lie in a buffer, of which nobody is told
+
+    cdef bint takes(self, Piece key) noexcept:
+        """Whether what follows here may be done with this key."""
+        return (
+            self.compiled is not None
+            and 0 < key.size <= _KEY_BYTES_MAX
+            and PyList_GET_SIZE(self.tally.listeners) == 0
+            and not self.tally.tells_new_keys
+            and not self.tally.tells_misses
+        )
+
+    cdef object find(self, Piece key, Live *live):
+        """What keeps a live value in its place, or None; counted as a hit or a miss."""
+        holder = self.compiled.find(self.ref, key, self.now_ms(), live)
+        if holder is None:
+            self.tally.misses += 1
+        else:
+            self.tally.hits += 1
+        return holder
+
+    cdef int64_t left_ms(self, Piece key) except? -3:
+        """The milliseconds that a key has left: -1 without a deadline, -2 without the key."""
+        cdef Live live
+        cdef int64_t now_ms = self.now_ms()
+        if self.compiled.find(self.ref, key, now_ms, &live) is None:
+            return -2
+        return -1 if live.deadline_ms == NEVER else live.deadline_ms - now_ms
+
+    cdef bint store(self, Piece key, Piece value, int64_t ttl_ms) except -1:
+        """Store a value for so many milliseconds (0: for ever); False where a rule decides."""
+        cdef int64_t now_ms, deadline_ms = NEVER
+        if value.size > _VALUE_BYTES_MAX or (ttl_ms == 0 and self._has_default()):
+            return False
+        now_ms = self.now_ms()
+        if ttl_ms:
+            if not 0 < ttl_ms <= _DEADLINE_MS_MAX - now_ms:
+                return False
+            deadline_ms = now_ms + ttl_ms
+        self.compiled.store(self.ref, key, value, now_ms, deadline_ms, None)
+        self.tally.changes += 1
+        return True
+
+    cdef bint store_all(self, const Piece *pairs, Py_ssize_t count) except -1:
+        """Store so many pairs, or none; False where a rule decides."""
+        cdef Py_ssize_t i
+        if self._has_default():
+            return False
+        for i in range(0, 2 * count, 2):
+            if not 0 < pairs[i].size <= _KEY_BYTES_MAX or pairs[i + 1].size > _VALUE_BYTES_MAX:
+                return False
+        self.compiled.store_all(self.ref, pairs, count, self.now_ms())
+        self.tally.changes += count
+        return True
+
+    cdef bint count(self, Piece key, int64_t step, int64_t *total) except -1:
+        """Add to a counter; False, with nothing changed, where that cannot be or a rule decides."""
+        cdef Addition addition = self.addition
+        if self._has_default():
+            return False
+        addition.by = step
+        self.compiled.add(self.ref, key, addition)
+        if addition.is_no_number or addition.is_out_of_range:
+            return False
+        total[0] = addition.total
+        self.tally.changes += 1
+        return True
+
+    cdef bint remove(self, Piece key) except -1:
+        cdef bint is_there = self.compiled.remove(self.ref, key)
+        self.tally.changes += is_there
+        return is_there
+
+    cdef Touched renew(self, Piece key, int64_t ttl_ms) except *:
+        """Let a key live for so many milliseconds from now on."""
+        cdef int64_t now_ms = self.now_ms()
+        cdef Touched touched
+        if not 0 < ttl_ms <= _DEADLINE_MS_MAX - now_ms:
+            return TOO_LATE
+        touched = self.compiled.renew(self.ref, key, now_ms + ttl_ms)
+        self.tally.changes += touched == TOUCHED
+        return touched
 
 
 cdef class Call:
@@ -199,11 +323,6 @@ cdef class Call:
 
     A session has one, used again for every request: handlers keep what they need of it.
     """
-    cdef public list args
-    cdef public Counted command
-    cdef public object keys
-    cdef public object server
-    cdef public object session
 
     def __init__(self, session, Counted command not None):
         self.session = session
@@ -217,26 +336,15 @@ cdef class Call:
 
 cdef class Answering:
     """One client's requests, answered in turn: the replies gather in one buffer."""
-    cdef readonly Tally tally
-    cdef public Call call
-    cdef public bint is_direct
-    cdef public bint is_closing
-    cdef public bint has_waiting
-    cdef public bint is_postponed
-    cdef public int protocol
-    cdef public int64_t active_ms
-    cdef readonly bint is_answering
-    cdef readonly PlainParser parser
-    cdef dict by_name
-    cdef object now_ms
-    cdef list messages
-    cdef char *out
-    cdef Py_ssize_t size, room
 
-    def __init__(self, Tally tally not None, PlainParser parser not None, dict by_name not None, now_ms):
+    def __init__(
+        self, Tally tally not None, PlainParser parser not None, dict by_name not None,
+        Names names not None, now_ms
+    ):
         self.tally = tally
         self.parser = parser
         self.by_name = by_name
+        self.names = names
         self.now_ms = now_ms
         self.messages = []
 
@@ -264,56 +372,164 @@ cdef class Answering:
 
     def feed(self, bytes data not None) -> bytes:
         """The replies to the requests that these bytes complete."""
-        return self.reply_to(data)
-
-    cdef bytes reply_to(self, bytes data):
-        self.active_ms = self.now_ms()
-        self.tally.input_bytes += PyBytes_GET_SIZE(data)
-        rest = iter(self.parser.read(data))
-        out = b"" if self.has_waiting else self.answer(rest)
-        if self.has_waiting:
-            self.keep_waiting(rest)
-        return out
+        self.take(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        return self.taken()
 
     def go_on_with(self, requests) -> bytes:
         """The replies to requests that waited."""
-        return self.answer(requests)
+        self._begin()
+        self._answer_each(requests)
+        return self.taken()
 
-    cdef bytes answer(self, requests):
-        """The replies to these requests, up to one after which, or before which, the rest has to wait."""
-        cdef list args
-        cdef Counted command
-        cdef PyObject *found
-        cdef int64_t began_ns = elapsed_ns(), now_ns
-        cdef double slow_ns = self.tally.slow_ns()
-        cdef Py_ssize_t large = 0
+    cdef int take(self, const char *data, Py_ssize_t size) except -1:
+        """Answer the requests that these bytes complete, into `out`: `taken` has it, or `give_back`."""
+        cdef const char *at = data
+        self._begin()
+        self.active_ms = self.now_ms()
+        self.tally.input_bytes += size
+        if not self.has_waiting and not self.parser.has_unread:
+            at = self._answer_plain(data, data + size)
+        if at != data + size and not self.is_closing:
+            self._answer_rest(PyBytes_FromStringAndSize(at, data + size - at))
+        return 0
+
+    cdef int _begin(self) except -1:
         self.is_answering = True
-        self.size = 0
-        for args in requests:
-            found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
-            command = None if found == NULL else <Counted> found
-            if found != NULL and self.is_direct and command.takes_directly(PyList_GET_SIZE(args)):
-                reply = self._run(command, args)
-            else:
-                command, reply = self.answer_specially(args)
-                if reply is POSTPONED:
-                    self.postpone(args)
-                    break
-            large += self._write_reply(reply)
-            now_ns = elapsed_ns()
-            if command is not None:
-                command.calls += 1
-                command.spent_ns += now_ns - began_ns
-                if now_ns - began_ns >= slow_ns:
-                    self.tally.note_slow(self, command, args, now_ns - began_ns)
-            began_ns = now_ns
-            if large > _OUTPUT_BYTES_PAUSE or self.is_closing:
-                self.has_waiting = not self.is_closing
+        self.size = self.large = 0
+        self.began_ns = elapsed_ns()
+        self.slow_ns = self.tally.slow_ns()
+        if self.out == NULL:
+            self.out, self.room = self.tally.spare, self.tally.spare_room
+            self.tally.spare, self.tally.spare_room = NULL, 0
+        return 0
+
+    cdef const char *_answer_plain(self, const char *at, const char *end) except NULL:
+        """Answer plain requests as far as they reach, or until the rest has to wait; the place after."""
+        cdef Ahead ahead
+        cdef Py_ssize_t i
+        while at != end and self._look_ahead(at, end, &ahead):
+            if ahead.count > 1 and self.is_direct:
+                self._foresee(&ahead)
+            for i in range(ahead.count):
+                at = ahead.ends[i]
+                if not self._answer_pieces(
+                    ahead.pieces + ahead.firsts[i], ahead.firsts[i + 1] - ahead.firsts[i]
+                ):
+                    return at
+        return at
+
+    cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept:
+        """Find the next plain requests; how many."""
+        cdef Limits limits = self.parser.limits
+        cdef Py_ssize_t used = 0, size
+        ahead.count = 0
+        while limits.is_trusted and ahead.count < AHEAD_MAX and at != end:
+            size = split_request(
+                &at, end, limits.bulk_bytes_max, ahead.pieces + used, PIECES_MAX - used
+            )
+            if size == 0:
                 break
+            ahead.firsts[ahead.count] = used
+            ahead.ends[ahead.count] = at
+            ahead.count += 1
+            used += size
+        ahead.firsts[ahead.count] = used
+        return ahead.count
+
+    cdef int _foresee(self, Ahead *ahead) except -1:
+        """Have the memory of all these requests' keys fetched at once, in place of one after another."""
+        cdef Keys keys = self.call.keys
+        cdef uint64_t hints[AHEAD_MAX]
+        cdef Py_ssize_t i
+        if keys.compiled is None:
+            return 0
+        for i in range(ahead.count):
+            # A first argument that is no key does no harm.
+            hints[i] = 0
+            if ahead.firsts[i + 1] - ahead.firsts[i] > 1:
+                hints[i] = keys.compiled.foresee(keys.ref, ahead.pieces[ahead.firsts[i] + 1])
+        for i in range(ahead.count):
+            if hints[i]:
+                keys.compiled.foresee_more(hints[i])
+        return 0
+
+    cdef int _answer_rest(self, bytes data) except -1:
+        """Answer what was not plain, or keep what has to wait."""
+        requests = iter(self.parser.read(data))
+        if not self.has_waiting:
+            self._answer_each(requests)
+        if self.has_waiting:
+            self.keep_waiting(requests)
+        return 0
+
+    cdef int _answer_each(self, requests) except -1:
+        """Answer requests up to one after which, or before which, the rest has to wait."""
+        cdef list args
+        for args in requests:
+            if not self._answer(args):
+                return 0
+        if self.parser.has_unread:
+            self.look_for_error()
+        return 0
+
+    cdef bint _answer_pieces(self, const Piece *pieces, Py_ssize_t count) except -1:
+        """Answer one request; whether the next may follow."""
+        cdef Counted command
+        if self.is_direct:
+            command = self.names.find(pieces[0])
+            if command is not None and self._run_in_place(command, pieces, count):
+                self.call.command = command
+                if self._counts(command):
+                    self._note_slow(command, _listed(pieces, count))
+                return self._goes_on()
+        return self._answer(_listed(pieces, count))
+
+    cdef bint _answer(self, list args) except -1:
+        """The same for a request that was taken apart."""
+        cdef PyObject *found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
+        cdef Counted command = None if found == NULL else <Counted> found
+        if found != NULL and self.is_direct and command.takes_directly(PyList_GET_SIZE(args)):
+            reply = self._run(command, args)
         else:
-            if self.parser.has_unread:
-                self.look_for_error()
-        return self._take()
+            command, reply = self.answer_specially(args)
+            if reply is POSTPONED:
+                self.postpone(args)
+                return False
+        self.large += self._write_reply(reply)
+        if command is None:
+            self.began_ns = elapsed_ns()
+        elif self._counts(command):
+            self._note_slow(command, args)
+        return self._goes_on()
+
+    cdef bint _counts(self, Counted command) noexcept:
+        """Count a command that ran; whether it took so long that this is to be noted, in `took_ns`."""
+        cdef int64_t now_ns = elapsed_ns()
+        self.took_ns = now_ns - self.began_ns
+        self.began_ns = now_ns
+        command.calls += 1
+        command.spent_ns += self.took_ns
+        return self.took_ns >= self.slow_ns
+
+    cdef int _note_slow(self, Counted command, list args) except -1:
+        self.tally.note_slow(self, command, args, self.took_ns)
+        return 0
+
+    cdef bint _goes_on(self) noexcept:
+        if self.large <= _OUTPUT_BYTES_PAUSE and not self.is_closing:
+            return True
+        self.has_waiting = not self.is_closing
+        return False
+
+    cdef bint _run_in_place(self, Counted command, const Piece *args, Py_ssize_t count) except -1:
+        """Whether the command was answered; an error of the store is an answer."""
+        cdef Py_ssize_t size = self.size
+        try:
+            return command.in_place(self, self.call.keys, args, count)
+        except Exception as error:
+            self.size = size
+            self.large += self._write_reply(self.refuse(command, error))
+            return True
 
     cdef object _run(self, Counted command, list args):
         self.call.args = args
@@ -327,7 +543,7 @@ cdef class Answering:
 
     def write(self, bytes data not None) -> None:
         """Add bytes to the replies under way."""
-        self._append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     def write_after_this(self, bytes data not None) -> None:
         """Add bytes once the reply under way is written."""
@@ -339,31 +555,41 @@ cdef class Answering:
         cdef int overflow = 0
         cdef int64_t number
         if PyBytes_CheckExact(reply):
-            self._write_number(c"$", PyBytes_GET_SIZE(reply))
-            self._append(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply))
-            self._append("\r\n", 2)
-            large = PyBytes_GET_SIZE(reply) if PyBytes_GET_SIZE(reply) > _LARGE_REPLY_BYTES else 0
+            self.write_value(piece_of(reply))
         elif type(reply) is Simple:
-            self._append("+", 1)
-            self._append(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply))
-            self._append("\r\n", 2)
-        elif reply is None and self.protocol == 2:
-            self._append("$-1\r\n", 5)
+            self.append("+", 1)
+            self.append(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply))
+            self.append("\r\n", 2)
+        elif reply is None:
+            self.write_none()
         else:
             number = PyLong_AsLongLongAndOverflow(reply, &overflow) if PyLong_CheckExact(reply) else 0
             if PyLong_CheckExact(reply) and not overflow:
-                self._write_number(c":", number)
+                self.write_number(c":", number)
             else:
                 large = self._write_encoded(reply)
         if self.messages:
             self._write_messages()
         return large
 
+    cdef int write_value(self, Piece value) except -1:
+        self.write_number(c"$", value.size)
+        self._reserve(value.size + 2)
+        memcpy(self.out + self.size, value.start, value.size)
+        memcpy(self.out + self.size + value.size, "\r\n", 2)
+        self.size += value.size + 2
+        if value.size > _LARGE_REPLY_BYTES:
+            self.large += value.size
+        return 0
+
+    cdef int write_none(self) except -1:
+        return self.append("$-1\r\n", 5) if self.protocol == 2 else self.append("_\r\n", 3)
+
     cdef Py_ssize_t _write_encoded(self, reply) except -1:
         cdef bytes data = encode(reply, self.protocol)
         if type(reply) is Refused:
             self.tally.errors[reply.code] += 1
-        self._append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return PyBytes_GET_SIZE(data)
 
     cdef int _write_messages(self) except -1:
@@ -373,7 +599,7 @@ cdef class Answering:
             self.write(message)
         return 0
 
-    cdef int _write_number(self, char kind, int64_t number) except -1:
+    cdef int write_number(self, char kind, int64_t number) except -1:
         """A line such as `$12`."""
         cdef char line[DIGITS_BYTES_MAX + 3]
         cdef Py_ssize_t size
@@ -381,14 +607,16 @@ cdef class Answering:
         size = 1 + write_digits(line + 1, number)
         line[size] = c"\r"
         line[size + 1] = c"\n"
-        return self._append(line, size + 2)
+        return self.append(line, size + 2)
 
-    cdef int _append(self, const char *data, Py_ssize_t size) except -1:
-        if size > self.room - self.size:
-            self._grow(size)
+    cdef int append(self, const char *data, Py_ssize_t size) except -1:
+        self._reserve(size)
         memcpy(self.out + self.size, data, size)
         self.size += size
         return 0
+
+    cdef int _reserve(self, Py_ssize_t size) except -1:
+        return self._grow(size) if size > self.room - self.size else 0
 
     cdef int _grow(self, Py_ssize_t size) except -1:
         cdef Py_ssize_t room = max(OUTPUT_BYTES_FIRST, 2 * self.room, self.size + size)
@@ -398,28 +626,31 @@ cdef class Answering:
         self.out, self.room = out, room
         return 0
 
-    cdef bytes _take(self):
-        """All that was written; nothing of it is kept, since most clients are idle at any time."""
+    cdef bytes taken(self):
+        """All that was written."""
         cdef bytes out = PyBytes_FromStringAndSize(self.out, self.size)
-        self.is_answering = False
-        PyMem_Free(self.out)
-        self.out = NULL
-        self.size = self.room = 0
-        self.tally.output_bytes += PyBytes_GET_SIZE(out)
+        self.give_back()
         return out
 
+    cdef void give_back(self) noexcept:
+        """What was written has been sent, or copied: the next session to answer gets the buffer."""
+        self.tally.output_bytes += self.size
+        self.is_answering = False
+        if self.tally.spare == NULL and self.room <= OUTPUT_BYTES_KEPT:
+            self.tally.spare, self.tally.spare_room = self.out, self.room
+        else:
+            PyMem_Free(self.out)
+        self.out = NULL
+        self.size = self.room = 0
 
-cdef class Receiving:
-    """A session at a transport: what arrives is answered through `write`."""
-    cdef public Answering session
-    cdef public object write
 
-    def data_received(self, bytes data not None) -> None:
-        cdef bytes out = self.session.reply_to(data)
-        if self.session.is_closing or self.session.has_waiting:
-            self.finish(out)
-        elif PyBytes_GET_SIZE(out):
-            self.write(out)
-
-    def finish(self, out):
-        raise TypeError("finish")
+cdef list _listed(const Piece *pieces, Py_ssize_t count):
+    """The arguments of a request as objects."""
+    cdef list args = PyList_New(count)
+    cdef bytes argument
+    cdef Py_ssize_t i
+    for i in range(count):
+        argument = PyBytes_FromStringAndSize(pieces[i].start, pieces[i].size)
+        Py_INCREF(argument)
+        PyList_SET_ITEM(args, i, argument)
+    return args

@@ -7,6 +7,9 @@ turn (`gathering`), they wait until those have arrived, and the loop goes on mea
 
 A client that does not read is not read from either, and one that leaves more unread than its limit
 is cut off.
+
+Plain sockets are read and answered by `Sockets`, in `_sockets.pyx`; their transports only send what a
+socket did not take at once, and close it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import Any, cast
 from ephemera import EphemeraError, UnsupportedOperation
 from ephemera.resp.encoder import error
 from ephemera.resp.replies import Refused
-from ephemera.server._direct import Receiving
+from ephemera.server._sockets import IS_AVAILABLE, Receiving, Sockets
 from ephemera.server.gathering import Gathered, Turns
 from ephemera.server.server import Server
 from ephemera.server.session import Session
@@ -77,15 +80,16 @@ class Connection(Receiving, asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self._fd: int | None = None  # of the socket, where `Sockets` reads it
+        self._is_queued = False
         self._is_choked = False
         self._soft_since_ms: int | None = None
-        self.send: Callable[[bytes], None] = self.release
-        if listener.syncs_turns:
-            self.send = self._hold
+        self.holds_replies = listener.syncs_turns
+        self.send: Callable[[bytes], None] = self._hold if self.holds_replies else self.release
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.write = self.send if self._listener.syncs_turns else self.transport.write
+        self.write = self.send if self.holds_replies else self._pass_on
         peer = transport.get_extra_info("peername")
         self.session = Session(
             self._listener.server,
@@ -100,6 +104,75 @@ class Connection(Receiving, asyncio.Protocol):
             self._listener.server.refused_connections += 1
             self.transport.write(refusal)
             self.transport.close()
+        elif IS_AVAILABLE and transport.get_extra_info("ssl_object") is None:
+            # The transport begins to read when this has returned, and would not be stopped now.
+            self._listener.loop.call_soon(self._take_over)
+
+    def _take_over(self) -> None:
+        """Let `Sockets` read from now on."""
+        if not self.transport.is_closing():
+            is_reading = self.transport.is_reading()
+            self.transport.pause_reading()
+            self._fd = self.transport.get_extra_info("socket").fileno()
+            if is_reading:
+                self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._fd is None:
+            self.transport.resume_reading()
+        else:
+            self._listener.sockets.watch(self, self._fd)
+
+    def _pause_reading(self) -> None:
+        if self._fd is None:
+            self.transport.pause_reading()
+        else:
+            self._listener.sockets.leave(self)
+
+    def close(self) -> None:
+        """Read no more, and end once all is sent."""
+        self._listener.sockets.leave(self)
+        self.transport.close()
+
+    def abort(self) -> None:
+        """End now."""
+        self._listener.sockets.leave(self)
+        self.transport.abort()
+
+    # --- what `Sockets` finds -----------------------------------------------------------------
+
+    def ended(self) -> None:
+        """The client has sent its last byte."""
+        self.close()
+
+    def broke(self, number: int) -> None:
+        """Reading failed: the connection was lost."""
+        self.abort()
+
+    def failed(self, error: Exception) -> None:
+        """Answering failed in a way that no command accounts for."""
+        self._listener.note_fault(self, error)
+        self.abort()
+
+    def has_caught_up(self) -> bool:
+        """Whether the transport has sent all that it was given."""
+        if self._is_queued or self.transport.get_write_buffer_size():
+            return False
+        self.is_behind = False
+        return True
+
+    def _pass_on(self, out: bytes) -> None:
+        """Give bytes to the transport, which shows them in its buffer's size from the next turn on."""
+        self.transport.write(out)
+        self.is_behind = True
+        if self._fd is not None and not self._is_queued:
+            self._is_queued = True
+            self._listener.loop.call_soon(self._note_turn)
+
+    def _note_turn(self) -> None:
+        self._is_queued = False
+
+    # --- replies ------------------------------------------------------------------------------
 
     def finish(self, out: bytes) -> None:
         """Send replies after which the session is closed, or has more to answer."""
@@ -120,7 +193,7 @@ class Connection(Receiving, asyncio.Protocol):
         if not self.session.is_postponed:
             self._listener.loop.call_soon(self._go_on)
             return
-        self.transport.pause_reading()
+        self._pause_reading()
         server = self._listener.server
         left_ms = max(0, server.pause.until_ms - server.now_ms())
         self._listener.loop.call_later(left_ms / 1000, self._wake)
@@ -128,7 +201,7 @@ class Connection(Receiving, asyncio.Protocol):
     def _wake(self) -> None:
         """The pause is over, or was ended."""
         if self.session.is_postponed and not self.transport.is_closing():
-            self.transport.resume_reading()
+            self._resume_reading()
             self._listener.loop.call_soon(self._go_on)
 
     def _hold(self, out: bytes) -> None:
@@ -136,24 +209,25 @@ class Connection(Receiving, asyncio.Protocol):
 
     def release(self, out: bytes) -> None:
         """Write what is safe to say."""
-        self.transport.write(out)
+        self._pass_on(out)
         if self._is_choked:
             self._check_output()
         if self.session.is_closing:
-            self.transport.close()
+            self.close()
 
     def pause_writing(self) -> None:
         self._is_choked = True
-        self.transport.pause_reading()
+        self._pause_reading()
         self._check_output()
 
     def resume_writing(self) -> None:
         self._is_choked = False
         if not self.transport.is_closing():
-            self.transport.resume_reading()
+            self._resume_reading()
             self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._listener.sockets.leave(self)
         self.session.close()
         self._listener.lose(self)
 
@@ -164,7 +238,7 @@ class Connection(Receiving, asyncio.Protocol):
             yield
         except Exception as error:
             self._listener.note_fault(self, error)
-            self.transport.abort()
+            self.abort()
 
     # --- limits -------------------------------------------------------------------------------
 
@@ -175,7 +249,7 @@ class Connection(Receiving, asyncio.Protocol):
     def _check_output(self) -> None:
         hard = self._limit().hard
         if hard and self.transport.get_write_buffer_size() > hard:
-            self.transport.abort()
+            self.abort()
 
     def tick(self, now_ms: int) -> None:
         """To be called once a second."""
@@ -187,14 +261,14 @@ class Connection(Receiving, asyncio.Protocol):
         idle_ms_max = self._listener.server.settings.timeout * 1000
         is_idle = idle_ms_max and now_ms - self.session.active_ms > idle_ms_max
         if is_idle and not self.session.is_listener:
-            self.transport.close()
+            self.close()
         limit = self._limit()
         if not limit.soft or self.transport.get_write_buffer_size() <= limit.soft:
             self._soft_since_ms = None
         elif self._soft_since_ms is None:
             self._soft_since_ms = now_ms
         elif now_ms - self._soft_since_ms > limit.soft_seconds * 1000:
-            self.transport.abort()
+            self.abort()
 
 
 Held = list[tuple[Connection, bytes]]
@@ -208,6 +282,9 @@ class Listener:
         self.server = server
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.sockets = Sockets()
+        if IS_AVAILABLE:
+            self.loop.add_reader(self.sockets.fd, self.sockets.serve)
         server.stop = self.stop
         server.hand_over = self.loop.call_soon_threadsafe
         is_commit = server.settings.durability == "commit"
@@ -277,12 +354,15 @@ class Listener:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._turns_over(), DRAIN_SECONDS)
         for connection in tuple(self.connections):
-            connection.transport.close()
+            connection.close()
         if self.connections:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_empty.wait(), DRAIN_SECONDS)
         for connection in tuple(self.connections):
-            connection.transport.abort()
+            connection.abort()
+        if IS_AVAILABLE:
+            self.loop.remove_reader(self.sockets.fd)
+        self.sockets.close()
 
     async def _turns_over(self) -> None:
         """Return when no turn's writes are under way."""
@@ -360,7 +440,7 @@ class Listener:
         self._failure = error
         for held in turns:
             for connection, _ in held:
-                connection.transport.abort()
+                connection.abort()
         self.stop()
 
 

@@ -47,7 +47,10 @@ class Session(Answering):
 
     def __init__(self, server: Server, *, address: str = "", local_address: str = "") -> None:
         self._limits = Limits()
-        super().__init__(server, Parser(self._limits), server.commands.by_name, server.now_ms)
+        commands = server.commands
+        super().__init__(
+            server, Parser(self._limits), commands.by_name, commands.in_place, server.now_ms
+        )
         self.server = server
         self.address = address
         self.local_address = local_address

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from ephemera import InvalidArgument
 from ephemera.resp.replies import Refused, Reply, Simple
-from ephemera.server._direct import Counted
+from ephemera.server._direct import Counted, Names
+from ephemera.server._in_place import bind
 
 if TYPE_CHECKING:
     from ephemera.server.session import Call
@@ -158,7 +159,8 @@ NO_COMMAND = Command(Declaration("NULL", 0, (), None, "", "", "", _subcommands_a
 class Commands:
     """The commands of one server, by the names it gives them.
 
-    `by_name` finds those written in lower or upper case at once; `find` all others too.
+    `by_name` finds those written in lower or upper case at once; `find` all others too; `in_place` those
+    that compiled code answers.
     """
 
     def __init__(self, renamed: dict[str, str]) -> None:
@@ -177,6 +179,8 @@ class Commands:
         if names:
             raise InvalidArgument(f"there is no command {next(iter(names))!r} to rename")
         self.by_name |= {name.upper(): command for name, command in self.by_name.items()}
+        bind(self.all)
+        self.in_place = Names(self.by_name)
 
     @property
     def top(self) -> list[Command]:

@@ -50,7 +50,8 @@ def pack_row(bytes base_key not None, bytes row not None) -> bytes:
     return pack_row_of(base_key, PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
 
 
-cdef bint _open_row(bytes base_key, bytes stored, RowHead *head) except -1:
+cdef bint open_row(bytes base_key, bytes stored, RowHead *head) except -1:
+    """Check a base value's bytes before any of them is believed; the row begins at `ROW_AT`."""
     cdef const char *start = PyBytes_AS_STRING(stored)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(stored)
     cdef uint32_t crc, kept
@@ -70,7 +71,7 @@ def unpack_row(bytes base_key not None, bytes stored not None):
 
 cdef object _row(bytes base_key, bytes stored):
     cdef RowHead head
-    _open_row(base_key, stored, &head)
+    open_row(base_key, stored, &head)
     return row_from_head(&head, PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4)
 
 
@@ -81,7 +82,7 @@ def unpack_value(bytes base_key not None, bytes stored not None, int64_t now_ms)
 
 cdef object _value(bytes base_key, bytes stored, int64_t now_ms):
     cdef RowHead head
-    _open_row(base_key, stored, &head)
+    open_row(base_key, stored, &head)
     if is_dead_ms(head.deadline_ms, now_ms):
         return None
     return PyBytes_FromStringAndSize(
@@ -148,16 +149,6 @@ cdef class RowReader:
         if self.idle is not idle:
             _end_all(idle)
         return stored
-
-    cdef object live_value(self, uint32_t family, bytes key, int64_t now_ms):
-        cdef bytes base_key = pack_key_of(family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-        cdef bytes stored = self.stored(base_key)
-        return None if stored is None else _value(base_key, stored, now_ms)
-
-    cdef object row(self, uint32_t family, bytes key):
-        cdef bytes base_key = pack_key_of(family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-        cdef bytes stored = self.stored(base_key)
-        return None if stored is None else _row(base_key, stored)
 
     @property
     def is_reading(self) -> bool:

@@ -9,7 +9,8 @@ class GroupCommit:
     def __init__(self, control: Control, *, syncs_directly: bool) -> None: ...
     def wait(
         self,
-        segment: Segment,
+        segment: Segment | None,
+        number: int,
         position: int,
         now_ms: int,
         sync: Callable[[], int],

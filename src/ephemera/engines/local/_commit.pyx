@@ -61,13 +61,16 @@ cdef class GroupCommit:
         self.control = control
         self.syncs_directly = syncs_directly
 
-    def wait(self, Segment segment not None, uint64_t position, int64_t now_ms, sync, double timeout):
-        """Return once everything up to this position is on the disk.
+    def wait(
+        self, Segment segment, uint64_t number, uint64_t position, int64_t now_ms, sync, double timeout
+    ):
+        """Return once everything up to this position of the segment of this number is on the disk.
 
-        `sync()` puts everything there, of all segments; it returns how often it had to sync.
+        `segment` is None when that is not mapped any more. `sync()` puts everything on the disk, of
+        all segments; it returns how often it had to sync.
         """
         cdef Page *page = self.control.page
-        cdef uint64_t wanted = segment.number << 32 | position // 8
+        cdef uint64_t wanted = number << 32 | position // 8
         cdef double waited = 0
         cdef uint32_t *gate
         cdef int found
@@ -89,7 +92,7 @@ cdef class GroupCommit:
             if found == FAILED:
                 raise StoreFailed("a sync of this store failed: close it and open it again")
             if found != WAITED:
-                raise StoreFailed(f"syncing {segment.path} failed: {os.strerror(found)}")
+                raise StoreFailed(f"syncing segment {number} failed: {os.strerror(found)}")
             waited += WAIT_SLICE_US / 1e6
             if waited >= timeout:
                 raise StoreFailed(
@@ -139,10 +142,12 @@ cdef class GroupCommit:
             self._end()
             return COVERED
         eph_add32(&page.syncs_begun, 1)
+        if not self.syncs_directly or segment is None or done >> 32 != segment.number:
+            return LEADS
         head = segment.published()
         start = <uint64_t> <uint32_t> done * 8
         start -= start % sysconf(_SC_PAGESIZE)
-        if not self.syncs_directly or done >> 32 != segment.number or not start < head <= segment.size:
+        if not start < head <= segment.size:
             return LEADS
         began_ns = elapsed_ns()
         if msync(segment.start + start, head - start, MS_SYNC):

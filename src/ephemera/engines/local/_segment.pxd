@@ -3,6 +3,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
+from ephemera.core._access cimport Piece
 from ephemera.core._row cimport RowHead
 
 cdef extern from "_hash.h" nogil:
@@ -105,12 +106,12 @@ cdef class Segment:
     cdef Found find(
         self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit
     ) except *
+    cdef void foresee(self, uint64_t hash) noexcept nogil
+    cdef void foresee_record(self, uint64_t hash) noexcept nogil
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1
     cdef bint has_room(self, uint64_t size) noexcept nogil
     cdef uint64_t append(
-        self, uint64_t position, uint32_t family, bytes key, const char *value, uint32_t value_size,
-        uint8_t mark, int64_t written_ms, int64_t deadline_ms, int64_t idle_ms, int64_t hard_ms,
-        uint64_t hash
+        self, uint64_t position, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times
     ) noexcept
     cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil
     cdef void publish(self, uint64_t position) noexcept nogil

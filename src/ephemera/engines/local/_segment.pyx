@@ -31,6 +31,7 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
+from ephemera.core._access cimport Piece
 from ephemera.core._row cimport NEVER, RowHead, read_row_head, row_from_head, write_row_head
 from ephemera.engines.local._base cimport (
     eph_crc32c,
@@ -214,6 +215,18 @@ cdef class Segment:
             position = 8 * <uint64_t> eph_load32(&r.chain)
         return found
 
+    cdef void foresee(self, uint64_t hash) noexcept nogil:
+        """Fetch the slot that `find` will ask, without waiting for it."""
+        eph_prefetch(&self.slots[hash & self.mask])
+
+    cdef void foresee_record(self, uint64_t hash) noexcept nogil:
+        """Fetch the record that this slot leads to first: its head and key, and most small values."""
+        cdef uint64_t position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
+        if position and self.size > 128 and position < self.size - 128:
+            eph_prefetch(self.start + position)
+            eph_prefetch(self.start + position + 64)
+            eph_prefetch(self.start + position + 128)
+
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1:
         """Check a record's bytes before any of them is believed."""
         if r.checksum != self._checksum(r, position):
@@ -230,31 +243,32 @@ cdef class Segment:
         return head == self.published() and head % 8 == 0 and head + size <= self.size
 
     cdef uint64_t append(
-        self, uint64_t position, uint32_t family, bytes key, const char *value, uint32_t value_size,
-        uint8_t mark, int64_t written_ms, int64_t deadline_ms, int64_t idle_ms, int64_t hard_ms,
-        uint64_t hash
+        self, uint64_t position, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times
     ) noexcept:
         """Write and link a record where there is room; returns the position after it."""
         cdef Record *r = <Record *> (self.start + position)
-        cdef uint16_t key_size = <uint16_t> PyBytes_GET_SIZE(key)
+        cdef uint16_t key_size = <uint16_t> key.size
         cdef char *row = self.start + position + RECORD_BYTES + key_size
-        cdef uint32_t head_size = write_row_head(row, written_ms, deadline_ms, idle_ms, hard_ms)
+        cdef uint32_t head_size = write_row_head(
+            row, times.written_ms, times.deadline_ms, times.idle_ms, times.hard_ms
+        )
         cdef uint64_t end, after
+        cdef uint64_t hash = eph_hash(self.hash_seed, family, key.start, key_size)
         eph_prefetch(&self.slots[hash & self.mask])
-        r.row_size = head_size + value_size
+        r.row_size = head_size + <uint32_t> value.size
         r.family = family
         r.key_size = key_size
         r.mark = mark
         r.zero = 0
-        memcpy(self.start + position + RECORD_BYTES, PyBytes_AS_STRING(key), key_size)
-        memcpy(row + head_size, value, value_size)
+        memcpy(self.start + position + RECORD_BYTES, key.start, key_size)
+        memcpy(row + head_size, value.start, value.size)
         end = position + RECORD_BYTES + key_size + r.row_size
         after = aligned(end)
         memset(self.start + end, 0, after - end)
         # What `_link` looks at comes while the checksum is made.
         eph_prefetch(self.start + 8 * <uint64_t> self.slots[hash & self.mask])
         r.checksum = self._checksum(r, position)
-        self._link(r, position, hash)
+        self._link(r, position, eph_hash(self.hash_seed, family, key.start, key_size))
         return after
 
     cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil:

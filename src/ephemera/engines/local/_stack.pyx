@@ -9,7 +9,16 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from ephemera.core._access cimport DirectAccess
+from ephemera.core._access cimport (
+    NOT_THERE,
+    TOO_LATE,
+    TOUCHED,
+    CompiledAccess,
+    Live,
+    Piece,
+    Touched,
+    piece_of,
+)
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, write_digits
 from ephemera.core._row cimport (
     NEVER,
@@ -19,7 +28,7 @@ from ephemera.core._row cimport (
     row_from_head,
     row_head_bytes,
 )
-from ephemera.engines.local._base cimport RowReader
+from ephemera.engines.local._base cimport ROW_AT, RowReader, open_row, pack_key_of
 from ephemera.engines.local._control cimport Control, Turn, eph_load64, turn_of
 from ephemera.engines.local._segment cimport (
     DELETED,
@@ -33,7 +42,6 @@ from ephemera.engines.local._segment cimport (
     key_of,
     record_bytes_of,
     row_of,
-    row_or_none,
 )
 
 from ephemera.core.errors import ReadOnly, StoreFailed
@@ -42,12 +50,19 @@ from ephemera.engines.local._segment import Cut
 
 cdef enum:
     SUCCESSOR_STEPS_MAX = 64 # a key rewritten more often than this since its death counts as alive
+    SEGMENTS_FORESEEN = 4
 
 cdef enum:
     # What became of a version of a key.
     NEWEST
     REPLACED_ALIVE
     REPLACED_DEAD
+
+cdef struct Written:
+    # What a write's acknowledgement needs: where it ends, and the earliest deadline in it.
+    uint64_t number
+    uint64_t position
+    int64_t deadline_ms
 
 
 cdef class FamilyRef:
@@ -71,12 +86,18 @@ cdef class FamilyRef:
         return f"FamilyRef({self.name!r}, id={self.id})"
 
 
+cdef inline RowHead _times(int64_t written_ms, int64_t deadline_ms, int64_t idle_ms, int64_t hard_ms) noexcept:
+    cdef RowHead times
+    times.written_ms, times.deadline_ms = written_ms, deadline_ms
+    times.idle_ms, times.hard_ms = idle_ms, hard_ms
+    times.value_at = 0
+    return times
 
-cdef Found _find(list segments, uint64_t hash_seed, uint32_t family, bytes key) except *:
+
+cdef Found _find(list segments, uint64_t hash_seed, uint32_t family, Piece key) except *:
     """The newest published version of a key in a stack of segments, newest first."""
-    cdef const char *start = PyBytes_AS_STRING(key)
-    cdef uint16_t size = <uint16_t> PyBytes_GET_SIZE(key)
-    cdef uint64_t hash = eph_hash(hash_seed, family, start, size)
+    cdef uint16_t size = <uint16_t> key.size
+    cdef uint64_t hash = eph_hash(hash_seed, family, key.start, size)
     cdef Found found
     cdef Segment segment
     cdef Py_ssize_t i
@@ -85,7 +106,7 @@ cdef Found _find(list segments, uint64_t hash_seed, uint32_t family, bytes key) 
     found.index = 0
     for i in range(PyList_GET_SIZE(segments)):
         segment = <Segment> PyList_GET_ITEM(segments, i)
-        found = segment.find(family, start, size, hash, segment.published())
+        found = segment.find(family, key.start, size, hash, segment.published())
         if found.record != NULL:
             found.index = i
             break
@@ -129,7 +150,7 @@ cdef inline int _check_family(FamilyRef family) except -1:
     return 0
 
 
-cdef class SegmentStack(DirectAccess):
+cdef class SegmentStack(CompiledAccess):
     """The segments of a store as this process sees them, newest first, and the operations on them.
 
     `reader` looks below them, in the base tier. A subclass supplies what an operation rarely needs:
@@ -138,6 +159,7 @@ cdef class SegmentStack(DirectAccess):
     """
     cdef readonly Control control
     cdef readonly list segments
+    cdef list readable           # those, and what was kept of the ones before them
     cdef Segment active
     cdef uint64_t epoch
     cdef public double lock_timeout
@@ -156,7 +178,7 @@ cdef class SegmentStack(DirectAccess):
         self.is_read_only = is_read_only
         self.syncs_each = syncs_each
         self.wake_before_ms = INT64_MIN
-        self.segments = []
+        self.segments = self.readable = []
         self.epoch = <uint64_t> -1
 
     # -- hooks
@@ -173,7 +195,7 @@ cdef class SegmentStack(DirectAccess):
     def writer_died(self):
         raise TypeError("writer_died")
 
-    def acknowledge(self, Segment segment, uint64_t position):
+    def acknowledge(self, uint64_t number, uint64_t position):
         raise TypeError("acknowledge")
 
     def wake(self):
@@ -181,9 +203,16 @@ cdef class SegmentStack(DirectAccess):
 
     # -- what the subclass tells
 
-    def show(self, list segments not None, uint64_t epoch, bint takes_writes) -> None:
-        """These are the segments as of `epoch`; the first takes writes, or none does."""
+    def show(
+        self, list segments not None, uint64_t epoch, bint takes_writes, list kept not None=[]
+    ) -> None:
+        """These are the segments as of `epoch`; the first takes writes, or none does.
+
+        `kept` are those right before them, newest first: the base tier has all that they hold, but a
+        key is found sooner there.
+        """
         self.segments = segments
+        self.readable = segments + kept
         self.active = segments[0] if segments and takes_writes else None
         self.epoch = epoch
 
@@ -200,29 +229,42 @@ cdef class SegmentStack(DirectAccess):
         """Follow what others did, if they did anything."""
         self._look()
 
+    # -- hints: a segment's memory is far away, and a caller with many keys need not wait for each
+
+    cdef uint64_t foresee(self, object family, Piece key) noexcept:
+        cdef uint64_t hash = eph_hash(
+            self.control.page.hash_seed, (<FamilyRef> family).id, key.start, <uint16_t> key.size
+        )
+        cdef list segments = self.readable
+        cdef Py_ssize_t i
+        for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
+            (<Segment> PyList_GET_ITEM(segments, i)).foresee(hash)
+        return hash
+
+    cdef void foresee_more(self, uint64_t hint) noexcept:
+        cdef list segments = self.readable
+        cdef Py_ssize_t i
+        for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
+            (<Segment> PyList_GET_ITEM(segments, i)).foresee_record(hint)
+
     # -- reads: no lock, no system call
 
     def get(self, FamilyRef family not None, bytes key not None, int64_t now_ms, /):
         """The live value of a key, or None."""
-        return self.live_value(family, key, now_ms)
+        cdef Live live
+        holder = self.find(family, piece_of(key), now_ms, &live)
+        if holder is None:
+            return None
+        return PyBytes_FromStringAndSize(live.value.start, live.value.size)
 
-    cdef object live_value(self, object family_ref, bytes key, int64_t now_ms):
-        cdef FamilyRef family = <FamilyRef?> family_ref
-        cdef list segments
-        cdef Found found
+    cdef object find(self, object family, Piece key, int64_t now_ms, Live *live):
+        cdef FamilyRef ref = family
         cdef RowHead head
         self._look()
-        _check_family(family)
-        segments = self.segments
-        found = _find(segments, self.control.page.hash_seed, family.id, key)
-        if found.record == NULL:
-            return self.reader.live_value(family.id, key, now_ms)
-        (<Segment> PyList_GET_ITEM(segments, found.index)).open_record(found.record, found.position, &head)
-        if found.record.mark & DELETED or is_dead_ms(head.deadline_ms, now_ms):
-            return None
-        return PyBytes_FromStringAndSize(
-            row_of(found.record) + head.value_at, found.record.row_size - head.value_at
-        )
+        _check_family(ref)
+        holder = self._live(ref.id, key, now_ms, &head, &live.value)
+        live.deadline_ms = head.deadline_ms
+        return holder
 
     def row(self, FamilyRef family not None, bytes key not None, int64_t now_ms):
         """The live row of a key, or None."""
@@ -231,15 +273,44 @@ cdef class SegmentStack(DirectAccess):
         return self._live_row(family.id, key, now_ms)
 
     cdef object _live_row(self, uint32_t family, bytes key, int64_t now_ms):
-        cdef list segments = self.segments
+        cdef RowHead head
+        cdef Piece value
+        holder = self._live(family, piece_of(key), now_ms, &head, &value)
+        if holder is None:
+            return None
+        return row_from_head(&head, value.start - head.value_at, value.size + head.value_at)
+
+    cdef object _live(
+        self, uint32_t family, Piece key, int64_t now_ms, RowHead *head, Piece *value
+    ):
+        """What keeps the live row of a key in its place for as long as the caller has it, or None.
+
+        `head` and `value` are the row's, if there is one.
+        """
+        cdef list segments = self.readable
+        cdef Segment segment
         cdef Found found = _find(segments, self.control.page.hash_seed, family, key)
         if found.record == NULL:
-            row = self.reader.row(family, key)
-        else:
-            row = row_or_none(segments[found.index], found)
-        if row is None or is_dead_ms(row.deadline_ms, now_ms):
+            return self._live_below(family, key, now_ms, head, value)
+        segment = <Segment> PyList_GET_ITEM(segments, found.index)
+        segment.open_record(found.record, found.position, head)
+        if found.record.mark & DELETED or is_dead_ms(head.deadline_ms, now_ms):
             return None
-        return row
+        value.start = row_of(found.record) + head.value_at
+        value.size = found.record.row_size - head.value_at
+        return segment
+
+    cdef bytes _live_below(
+        self, uint32_t family, Piece key, int64_t now_ms, RowHead *head, Piece *value
+    ):
+        cdef bytes base_key = pack_key_of(family, key.start, key.size)
+        cdef bytes stored = self.reader.stored(base_key)
+        if stored is None:
+            return None
+        open_row(base_key, stored, head)
+        value.start = PyBytes_AS_STRING(stored) + ROW_AT + head.value_at
+        value.size = PyBytes_GET_SIZE(stored) - ROW_AT - head.value_at
+        return None if is_dead_ms(head.deadline_ms, now_ms) else stored
 
     def pop_dead(
         self, list all_deadlines not None, tuple told not None, int64_t until_ms, Py_ssize_t keys_max,
@@ -337,7 +408,7 @@ cdef class SegmentStack(DirectAccess):
     def knows(self, uint32_t family, bytes key not None) -> bool:
         """Whether any segment holds a version of this key, alive or not."""
         self._look()
-        return _find(self.segments, self.control.page.hash_seed, family, key).record != NULL
+        return _find(self.segments, self.control.page.hash_seed, family, piece_of(key)).record != NULL
 
     def cut(self) -> Cut:
         """What is published now, to be read later."""
@@ -393,21 +464,26 @@ cdef class SegmentStack(DirectAccess):
             self.make_room(size)
         return self.active
 
-    cdef uint64_t _write(
-        self, Segment segment, uint64_t position, uint32_t family, bytes key, bytes value,
-        uint8_t mark, int64_t written_ms, int64_t deadline_ms, int64_t idle_ms, int64_t hard_ms
-    ) noexcept:
-        return segment.append(
-            position, family, key, PyBytes_AS_STRING(value), <uint32_t> PyBytes_GET_SIZE(value),
-            mark, written_ms, deadline_ms, idle_ms, hard_ms,
-            eph_hash(segment.hash_seed, family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)),
+    cdef int _append(
+        self, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times, Written *written
+    ) except -1:
+        """Write one record during the writer's turn, and let it be seen."""
+        cdef Segment segment = self._room(
+            record_bytes_of(
+                key.size, row_head_bytes(times.deadline_ms, times.idle_ms) + <uint64_t> value.size
+            )
         )
+        written.number = segment.number
+        written.deadline_ms = times.deadline_ms
+        written.position = segment.append(segment.published(), family, key, value, mark, times)
+        segment.publish(written.position)
+        return 0
 
-    cdef int _acknowledge(self, Segment segment, uint64_t position, int64_t deadline_ms, durable) except -1:
-        if deadline_ms < self.wake_before_ms:
+    cdef int _acknowledge(self, Written *written, durable) except -1:
+        if written.deadline_ms < self.wake_before_ms:
             self.wake()
         if self.syncs_each if durable is None else durable:
-            self.acknowledge(segment, position)
+            self.acknowledge(written.number, written.position)
         return 0
 
     def put(
@@ -415,116 +491,156 @@ cdef class SegmentStack(DirectAccess):
         int64_t deadline_ms, int64_t idle_ms, int64_t hard_ms, durable, /
     ) -> None:
         """Store a row, whatever was there."""
-        self.store(family, key, value, written_ms, deadline_ms, idle_ms, hard_ms, durable)
+        cdef RowHead times = _times(written_ms, deadline_ms, idle_ms, hard_ms)
+        self._put(family, piece_of(key), piece_of(value), &times, durable)
 
     cdef int store(
-        self, object family_ref, bytes key, bytes value, int64_t written_ms, int64_t deadline_ms,
-        int64_t idle_ms, int64_t hard_ms, object durable
+        self, object family, Piece key, Piece value, int64_t written_ms, int64_t deadline_ms,
+        object durable
     ) except -1:
-        cdef FamilyRef family = <FamilyRef?> family_ref
-        cdef Segment segment
-        cdef uint64_t position
-        cdef uint64_t size = record_bytes_of(
-            PyBytes_GET_SIZE(key), row_head_bytes(deadline_ms, idle_ms) + PyBytes_GET_SIZE(value)
-        )
+        cdef RowHead times = _times(written_ms, deadline_ms, 0, NEVER)
+        return self._put(family, key, value, &times, durable)
+
+    cdef int _put(self, FamilyRef family, Piece key, Piece value, RowHead *times, durable) except -1:
+        cdef Written written
         self._enter()
         try:
             _check_family(family)
-            segment = self._room(size)
-            position = self._write(
-                segment, segment.published(), family.id, key, value, 0,
-                written_ms, deadline_ms, idle_ms, hard_ms,
-            )
-            segment.publish(position)
+            self._append(family.id, key, value, 0, times, &written)
         finally:
             self.control.writer.release()
-        return self._acknowledge(segment, position, deadline_ms, durable)
+        return self._acknowledge(&written, durable)
+
+    cdef int store_all(
+        self, object family, const Piece *pairs, Py_ssize_t count, int64_t written_ms
+    ) except -1:
+        cdef FamilyRef ref = family
+        cdef RowHead times = _times(written_ms, NEVER, 0, NEVER)
+        cdef Written written
+        cdef Segment segment
+        cdef uint64_t size = 0
+        cdef Py_ssize_t i
+        for i in range(0, 2 * count, 2):
+            size += record_bytes_of(pairs[i].size, row_head_bytes(NEVER, 0) + <uint64_t> pairs[i + 1].size)
+        self._enter()
+        try:
+            _check_family(ref)
+            segment = self._room(size)
+            written.number, written.position, written.deadline_ms = segment.number, segment.published(), NEVER
+            for i in range(0, 2 * count, 2):
+                written.position = segment.append(
+                    written.position, ref.id, pairs[i], pairs[i + 1],
+                    MORE if i + 2 < 2 * count else 0, &times,
+                )
+            segment.publish(written.position)
+        finally:
+            self.control.writer.release()
+        return self._acknowledge(&written, None)
 
     def update(self, FamilyRef family not None, bytes key not None, change, *, durable=None) -> None:
         """Give the live row (or None) and the time to `change` and store what it returns."""
         cdef int64_t now_ms
+        if type(change) is Addition:
+            self._add(family, piece_of(key), <Addition> change, durable)
+            return
         self._enter()
         try:
             _check_family(family)
             now_ms = self.now_ms()
-            if type(change) is Addition:
-                where = self._add(family.id, key, <Addition> change, now_ms)
-                if where is None:
-                    return
-            else:
-                row = self._live_row(family.id, key, now_ms)
-                new = change(row, now_ms)
-                if new is row:
-                    return
-                where = self.append_batch([(family, key, new)], now_ms)
+            row = self._live_row(family.id, key, now_ms)
+            new = change(row, now_ms)
+            if new is row:
+                return
+            where = self.append_batch([(family, key, new)], now_ms)
         finally:
             self.control.writer.release()
         self.acknowledge_batch(where, durable)
 
-    cdef tuple _add(self, uint32_t family, bytes key, Addition addition, int64_t now_ms):
-        """What `update` does with an addition, without making rows; None when nothing is to be stored."""
-        cdef RowHead head
-        cdef char digits[DIGITS_BYTES_MAX]
-        cdef Py_ssize_t size
-        cdef Segment segment
-        cdef uint64_t position
-        if not self._add_to_live(family, key, addition, now_ms, &head):
-            return None
-        size = write_digits(digits, addition.total)
-        segment = self._room(
-            record_bytes_of(
-                PyBytes_GET_SIZE(key), row_head_bytes(head.deadline_ms, head.idle_ms) + size
-            )
-        )
-        position = segment.append(
-            segment.published(), family, key, digits, <uint32_t> size, 0,
-            now_ms, head.deadline_ms, head.idle_ms, head.hard_ms,
-            eph_hash(segment.hash_seed, family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)),
-        )
-        segment.publish(position)
-        return segment, position, head.deadline_ms
+    cdef int add(self, object family, Piece key, Addition addition) except -1:
+        return self._add(family, key, addition, None)
 
-    cdef bint _add_to_live(
-        self, uint32_t family, bytes key, Addition addition, int64_t now_ms, RowHead *head
+    cdef int _add(self, FamilyRef family, Piece key, Addition addition, durable) except -1:
+        """What `update` does with an addition, without making rows."""
+        cdef Written written
+        cdef bint is_stored
+        self._enter()
+        try:
+            _check_family(family)
+            is_stored = self._store_sum(family.id, key, addition, &written)
+        finally:
+            self.control.writer.release()
+        return self._acknowledge(&written, durable) if is_stored else 0
+
+    cdef bint _store_sum(
+        self, uint32_t family, Piece key, Addition addition, Written *written
     ) except -1:
-        """Whether there is a sum; `head` then has the lifetime of its row."""
-        cdef list segments = self.segments
-        cdef Found found = _find(segments, self.control.page.hash_seed, family, key)
-        cdef bytes value = None
-        head.deadline_ms, head.idle_ms, head.hard_ms = NEVER, 0, NEVER
-        if found.record != NULL:
-            (<Segment> PyList_GET_ITEM(segments, found.index)).open_record(
-                found.record, found.position, head
-            )
-            if not found.record.mark & DELETED and not is_dead_ms(head.deadline_ms, now_ms):
-                return addition.add_to(
-                    row_of(found.record) + head.value_at, found.record.row_size - head.value_at
-                )
-            head.deadline_ms, head.idle_ms, head.hard_ms = NEVER, 0, NEVER
+        """Whether there is a sum, which is then stored with the lifetime that the counter had."""
+        cdef int64_t now_ms = self.now_ms()
+        cdef RowHead times
+        cdef Piece value
+        cdef char digits[DIGITS_BYTES_MAX]
+        holder = self._live(family, key, now_ms, &times, &value)
+        if holder is not None:
+            if not addition.add_to(value.start, value.size):
+                return False
         else:
-            row = self.reader.row(family, key)
-            if row is not None and not is_dead_ms(row.deadline_ms, now_ms):
-                value, _, head.deadline_ms, head.idle_ms, head.hard_ms = row
-                return addition.add_to(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
-        addition.begin()
-        if addition.life is not None:
-            head.deadline_ms, head.idle_ms, head.hard_ms = addition.life(now_ms)
+            addition.begin()
+            times.deadline_ms, times.idle_ms, times.hard_ms = NEVER, 0, NEVER
+            if addition.life is not None:
+                times.deadline_ms, times.idle_ms, times.hard_ms = addition.life(now_ms)
+        times.written_ms = now_ms
+        value.start, value.size = digits, write_digits(digits, addition.total)
+        self._append(family, key, value, 0, &times, written)
         return True
 
     def delete(self, FamilyRef family not None, bytes key not None, *, durable=None) -> bool:
         """Remove a key; whether it was alive."""
+        return self._delete(family, piece_of(key), durable)
+
+    cdef bint remove(self, object family, Piece key) except -1:
+        return self._delete(family, key, None)
+
+    cdef bint _delete(self, FamilyRef family, Piece key, durable) except -1:
+        cdef RowHead times
+        cdef Piece value
+        cdef Written written
         cdef int64_t now_ms
         self._enter()
         try:
             _check_family(family)
             now_ms = self.now_ms()
-            if self._live_row(family.id, key, now_ms) is None:
+            if self._live(family.id, key, now_ms, &times, &value) is None:
                 return False
-            where = self.append_batch([(family, key, None)], now_ms)
+            times = _times(now_ms, NEVER, 0, NEVER)
+            self._append(family.id, key, piece_of(b""), DELETED, &times, &written)
         finally:
             self.control.writer.release()
-        self.acknowledge_batch(where, durable)
+        self._acknowledge(&written, durable)
         return True
+
+    cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *:
+        cdef FamilyRef ref = family
+        cdef RowHead times
+        cdef Piece value
+        cdef Written written
+        cdef int64_t now_ms
+        self._enter()
+        try:
+            _check_family(ref)
+            now_ms = self.now_ms()
+            if is_dead_ms(deadline_ms, now_ms):
+                return TOO_LATE
+            holder = self._live(ref.id, key, now_ms, &times, &value)
+            if holder is None:
+                return NOT_THERE
+            if times.deadline_ms == deadline_ms and times.idle_ms == 0:
+                return TOUCHED
+            times = _times(times.written_ms, deadline_ms, 0, NEVER)
+            self._append(ref.id, key, value, 0, &times, &written)
+        finally:
+            self.control.writer.release()
+        self._acknowledge(&written, None)
+        return TOUCHED
 
     def write(self, writes, *, durable=None) -> None:
         """Store and delete all of these together."""
@@ -555,27 +671,28 @@ cdef class SegmentStack(DirectAccess):
 
     cdef tuple _append_all(self, Segment segment, writes, int64_t now_ms):
         cdef FamilyRef family
+        cdef bytes key, value
+        cdef RowHead times
         cdef uint64_t position = segment.published()
-        cdef int64_t earliest_ms = NEVER, written_ms, deadline_ms, idle_ms, hard_ms
+        cdef int64_t earliest_ms = NEVER
         cdef uint8_t mark
         cdef Py_ssize_t left = len(writes)
         for family, key, row in writes:
             left -= 1
             mark = MORE if left else 0
             if row is None:
-                position = self._write(
-                    segment, position, family.id, key, b"", mark | DELETED, now_ms, NEVER, 0, NEVER
-                )
+                value, mark = b"", mark | DELETED
+                times = _times(now_ms, NEVER, 0, NEVER)
             else:
-                value, written_ms, deadline_ms, idle_ms, hard_ms = row
-                earliest_ms = min(earliest_ms, deadline_ms)
-                position = self._write(
-                    segment, position, family.id, key, value, mark,
-                    written_ms, deadline_ms, idle_ms, hard_ms,
-                )
+                value, times.written_ms, times.deadline_ms, times.idle_ms, times.hard_ms = row
+                earliest_ms = min(earliest_ms, times.deadline_ms)
+            position = segment.append(position, family.id, piece_of(key), piece_of(value), mark, &times)
         segment.publish(position)
         return segment, position, earliest_ms
 
     def acknowledge_batch(self, where, durable) -> None:
         """After the turn: wake the watcher, and wait for the disk if that was asked."""
-        self._acknowledge(where[0], where[1], where[2], durable)
+        cdef Written written
+        written.number = (<Segment?> where[0]).number
+        written.position, written.deadline_ms = where[1], where[2]
+        self._acknowledge(&written, durable)

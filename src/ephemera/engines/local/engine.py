@@ -57,7 +57,7 @@ from ephemera.engines.local.files import Files, Mapped, system_errors, temporary
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.recovery import recover
-from ephemera.engines.local.segments import Segments
+from ephemera.engines.local.segments import KEPT_BYTES, Segments
 from ephemera.engines.local.views import LocalTurn, LocalView, take_state
 
 _log = logging.getLogger("ephemera")
@@ -119,7 +119,7 @@ class LocalEngine:
         except BaseException:
             self._attachment.close()
             raise
-        self.direct = self._segments
+        self.compiled = self._segments
         self.get = self._segments.get
         self.row = self._segments.row
         self.put = self._segments.put
@@ -217,6 +217,7 @@ class LocalEngine:
             is_read_only=self.is_read_only,
             syncs_each=self._options.durability == "commit",
             segment_bytes=self._options.segment_bytes,
+            kept_bytes=KEPT_BYTES if self._options.exclusive else 0,
         )
         segments.on_refresh = self._look_at_families
         segments.on_behind = self._wait_for_checkpoint

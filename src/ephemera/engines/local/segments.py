@@ -23,6 +23,8 @@ from ephemera.engines.local.layout import Layout
 SEGMENTS_WAITING_MAX = 4
 """How many frozen segments may wait for a checkpoint before writers wait too."""
 SYNC_TIMEOUT = 60.0
+KEPT_BYTES = 64 * 1024 * 1024
+"""How much a store that nobody else has open keeps mapped of the segments that were applied."""
 
 
 class Segments(SegmentStack):
@@ -40,6 +42,7 @@ class Segments(SegmentStack):
         is_read_only: bool,
         syncs_each: bool,
         segment_bytes: int,
+        kept_bytes: int = 0,
     ) -> None:
         super().__init__(
             control,
@@ -53,6 +56,8 @@ class Segments(SegmentStack):
         self._base = base
         self._segment_bytes = segment_bytes
         self._commit = GroupCommit(control, syncs_directly=files.syncs_directly)
+        self._kept_bytes = kept_bytes
+        self._kept: list[Segment] = []
         self._mapped: dict[int, tuple[Segment, Mapped]] = {}
         self.refreshing = threading.RLock()
         self.is_closed = False
@@ -92,13 +97,27 @@ class Segments(SegmentStack):
         gone = [segment for n, (segment, _) in self._mapped.items() if n not in mapped]
         self.retired_bytes += sum(segment.records_bytes for segment in gone)
         self._mapped = mapped
+        self._keep(gone)
         self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
         # Before the stack is shown: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
         self._base.renew()
         self.reader = self._base.file.reader
         self.on_refresh()
-        self.show([segment for segment, _ in mapped.values()], epoch, bool(active and mapped))
+        self.show(
+            [segment for segment, _ in mapped.values()], epoch, bool(active and mapped), self._kept
+        )
+
+    def _keep(self, gone: list[Segment]) -> None:
+        """Let reads find what was written lately without the base tier, in so many bytes.
+
+        Nothing is missing between what is kept and what is shown: nobody else makes segments.
+        """
+        kept = sorted(gone, key=lambda segment: -segment.number) + self._kept
+        room = self._kept_bytes - sum(segment.records_bytes for segment in kept)
+        while kept and room < 0:
+            room += kept.pop().records_bytes
+        self._kept = kept
 
     @property
     def records_bytes(self) -> int:
@@ -184,7 +203,7 @@ class Segments(SegmentStack):
         self.refresh()
         frozen = self.segments[1:] if self.control.active else self.segments
         if frozen:
-            self.acknowledge(frozen[0], frozen[0].position)
+            self.acknowledge(frozen[0].number, frozen[0].position)
         return frozen[::-1]
 
     def retire(self, number: int) -> None:
@@ -199,9 +218,13 @@ class Segments(SegmentStack):
 
     # -- syncing
 
-    def acknowledge(self, segment: Segment, position: int) -> None:
+    def acknowledge(self, number: int, position: int) -> None:
         """Return once everything up to this position of this segment is on the disk."""
-        self._commit.wait(segment, position, self.now_ms(), self._sync_all, SYNC_TIMEOUT)
+        mapped = self._mapped.get(number)
+        segment = None if mapped is None else mapped[0]
+        self._commit.wait(
+            segment, number, position, self.now_ms(), self._sync_all, SYNC_TIMEOUT
+        )
 
     @property
     def syncs(self) -> int:
@@ -212,7 +235,7 @@ class Segments(SegmentStack):
         """Put everything that was written on the disk."""
         self.refresh()
         if self.segments:
-            self.acknowledge(self.segments[0], self.segments[0].position)
+            self.acknowledge(self.segments[0].number, self.segments[0].position)
 
     def _sync_all(self) -> int:
         self.look()
@@ -252,6 +275,7 @@ class Segments(SegmentStack):
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""
         self.is_closed = True
+        self._kept = []
         self.show([], 0, False)
         self.forget()
         self._mapped = {}

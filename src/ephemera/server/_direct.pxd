@@ -1,0 +1,147 @@
+# What every request touches, for the compiled sockets. See _direct.pyx.
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint64_t
+
+from ephemera.core._access cimport CompiledAccess, Live, Piece, Touched
+from ephemera.core._counter cimport Addition
+from ephemera.resp._requests cimport PlainParser
+
+cdef enum:
+    AHEAD_MAX = 16
+    PIECES_MAX = 64
+    PLACES = 128               # of Names: more than twice as many as there are names
+
+
+cdef struct Ahead:
+    # Requests that were found in a buffer, and where each ends.
+    Py_ssize_t count
+    Piece pieces[PIECES_MAX]
+    Py_ssize_t firsts[AHEAD_MAX + 1]
+    const char *ends[AHEAD_MAX]
+
+
+cdef class Keys
+cdef class Answering
+
+# Answers a request where its arguments lie; False, with nothing done, where it is not plain.
+ctypedef bint (*InPlace)(Answering, Keys, const Piece *, Py_ssize_t) except -1
+
+
+cdef class Tally:
+    cdef public int64_t changes
+    cdef public int64_t hits
+    cdef public int64_t misses
+    cdef public int64_t input_bytes
+    cdef public int64_t output_bytes
+    cdef public list listeners
+    cdef public bint tells_new_keys
+    cdef public bint tells_misses
+    cdef public object settings
+    cdef char *spare
+    cdef Py_ssize_t spare_room
+
+    cdef double slow_ns(self) except -1
+
+
+cdef class Counted:
+    cdef public object handler
+    cdef public Py_ssize_t direct_arity
+    cdef public int64_t calls
+    cdef public int64_t failed
+    cdef public int64_t rejected
+    cdef public int64_t spent_ns
+    cdef InPlace in_place
+
+    cdef bint takes_directly(self, Py_ssize_t count) noexcept
+
+
+cdef class Names:
+    cdef uint64_t names[PLACES]
+    cdef PyObject *commands[PLACES]
+    cdef list held
+    cdef int _add(self, bytes name, Counted command) except -1
+    cdef Counted find(self, Piece name)
+
+
+cdef class Keys:
+    cdef readonly Tally tally
+    cdef readonly int number
+    cdef readonly object space
+    cdef object space_get
+    cdef object ref
+    cdef object engine_get
+    cdef object engine_put
+    cdef object engine_update
+    cdef object now_ms
+    cdef bint has_default
+    cdef CompiledAccess compiled
+    cdef Addition addition
+
+    cdef bint _is_plain(self, bytes key) noexcept
+    cdef bint _has_default(self) except -1
+    cdef object _value(self, bytes key)
+    cdef bint _put_plainly(self, bytes key, bytes value, ttl_ms) except -1
+    cdef int _changed(self, bytes key, event) except -1
+    cdef bint takes(self, Piece key) noexcept
+    cdef object find(self, Piece key, Live *live)
+    cdef int64_t left_ms(self, Piece key) except? -3
+    cdef bint store(self, Piece key, Piece value, int64_t ttl_ms) except -1
+    cdef bint store_all(self, const Piece *pairs, Py_ssize_t count) except -1
+    cdef bint count(self, Piece key, int64_t step, int64_t *total) except -1
+    cdef bint remove(self, Piece key) except -1
+    cdef Touched renew(self, Piece key, int64_t ttl_ms) except *
+
+
+cdef class Call:
+    cdef public list args
+    cdef public Counted command
+    cdef public object keys
+    cdef public object server
+    cdef public object session
+
+
+cdef class Answering:
+    cdef readonly Tally tally
+    cdef public Call call
+    cdef public bint is_direct
+    cdef public bint is_closing
+    cdef public bint has_waiting
+    cdef public bint is_postponed
+    cdef public int protocol
+    cdef public int64_t active_ms
+    cdef readonly bint is_answering
+    cdef readonly PlainParser parser
+    cdef dict by_name
+    cdef Names names
+    cdef object now_ms
+    cdef list messages
+    cdef char *out
+    cdef Py_ssize_t size, room, large
+    cdef int64_t began_ns, took_ns
+    cdef double slow_ns
+
+    cdef int take(self, const char *data, Py_ssize_t size) except -1
+    cdef bytes taken(self)
+    cdef void give_back(self) noexcept
+    cdef int _begin(self) except -1
+    cdef int _answer_rest(self, bytes data) except -1
+    cdef int _answer_each(self, requests) except -1
+    cdef const char *_answer_plain(self, const char *at, const char *end) except NULL
+    cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept
+    cdef int _foresee(self, Ahead *ahead) except -1
+    cdef bint _answer_pieces(self, const Piece *pieces, Py_ssize_t count) except -1
+    cdef bint _answer(self, list args) except -1
+    cdef bint _counts(self, Counted command) noexcept
+    cdef int _note_slow(self, Counted command, list args) except -1
+    cdef bint _goes_on(self) noexcept
+    cdef object _run(self, Counted command, list args)
+    cdef bint _run_in_place(self, Counted command, const Piece *args, Py_ssize_t count) except -1
+    cdef Py_ssize_t _write_reply(self, reply) except -1
+    cdef int write_value(self, Piece value) except -1
+    cdef int write_none(self) except -1
+    cdef Py_ssize_t _write_encoded(self, reply) except -1
+    cdef int _write_messages(self) except -1
+    cdef int write_number(self, char kind, int64_t number) except -1
+    cdef int append(self, const char *data, Py_ssize_t size) except -1
+    cdef int _reserve(self, Py_ssize_t size) except -1
+    cdef int _grow(self, Py_ssize_t size) except -1

@@ -1,0 +1,3 @@
+from ephemera.server.table import Command
+
+def bind(commands: dict[str, Command]) -> None: ...

@@ -1,0 +1,230 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The commonest commands, answered where their bytes lie: no object is made of an argument or a reply.
+
+Each does what its handler under `commands/` does, for plain arguments and an engine that compiled code
+can call. Where anything is not so it returns False and has changed nothing: the handler is called, and
+says what is wrong.
+"""
+from libc.stdint cimport INT64_MIN, int64_t
+from libc.string cimport memcmp
+
+from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Piece, Touched
+from ephemera.core._counter cimport read_digits
+from ephemera.server._direct cimport Answering, Counted, Keys
+
+cdef enum:
+    SECOND_MS = 1000
+
+cdef int64_t TTL_MAX = <int64_t> 1 << 50
+"""In any unit: more than reaches the last deadline there is."""
+
+
+def bind(dict commands not None) -> None:
+    """Let the commands of a server that stand here be answered in place."""
+    (<Counted?> commands["ping"]).in_place = _ping
+    (<Counted?> commands["get"]).in_place = _get
+    (<Counted?> commands["mget"]).in_place = _mget
+    (<Counted?> commands["exists"]).in_place = _exists
+    (<Counted?> commands["ttl"]).in_place = _ttl
+    (<Counted?> commands["pttl"]).in_place = _pttl
+    (<Counted?> commands["set"]).in_place = _set
+    (<Counted?> commands["setex"]).in_place = _setex
+    (<Counted?> commands["psetex"]).in_place = _psetex
+    (<Counted?> commands["mset"]).in_place = _mset
+    (<Counted?> commands["incr"]).in_place = _incr
+    (<Counted?> commands["decr"]).in_place = _decr
+    (<Counted?> commands["incrby"]).in_place = _incrby
+    (<Counted?> commands["decrby"]).in_place = _decrby
+    (<Counted?> commands["del"]).in_place = _del
+    (<Counted?> commands["unlink"]).in_place = _del
+    (<Counted?> commands["expire"]).in_place = _expire
+    (<Counted?> commands["pexpire"]).in_place = _pexpire
+
+
+cdef inline bint _read_time(Piece digits, int64_t unit_ms, int64_t *ttl_ms) noexcept:
+    """Whether this is a number that can be a lifetime: the rest is for the handler to refuse."""
+    cdef int64_t number = 0
+    if not read_digits(digits.start, digits.size, True, &number) or not 0 < number < TTL_MAX:
+        return False
+    ttl_ms[0] = number * unit_ms
+    return True
+
+
+cdef bint _ping(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    if count != 1:
+        return False
+    to.append("+PONG\r\n", 7)
+    return True
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+cdef bint _get(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    if count != 2 or not keys.takes(args[1]):
+        return False
+    _write_found(to, keys, args[1])
+    return True
+
+
+cdef int _write_found(Answering to, Keys keys, Piece key) except -1:
+    cdef Live live
+    holder = keys.find(key, &live)
+    return to.write_none() if holder is None else to.write_value(live.value)
+
+
+cdef bint _mget(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef Py_ssize_t i
+    if count < 2:
+        return False
+    for i in range(1, count):
+        if not keys.takes(args[i]):
+            return False
+    to.write_number(c"*", count - 1)
+    for i in range(1, count):
+        _write_found(to, keys, args[i])
+    return True
+
+
+cdef bint _exists(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef Live live
+    cdef Py_ssize_t i, found = 0
+    if count < 2:
+        return False
+    for i in range(1, count):
+        if not keys.takes(args[i]):
+            return False
+    for i in range(1, count):
+        found += keys.find(args[i], &live) is not None
+    to.write_number(c":", found)
+    return True
+
+
+cdef bint _ttl(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef int64_t left_ms
+    if count != 2 or not keys.takes(args[1]):
+        return False
+    left_ms = keys.left_ms(args[1])
+    to.write_number(c":", left_ms if left_ms < 0 else (left_ms + SECOND_MS // 2) // SECOND_MS)
+    return True
+
+
+cdef bint _pttl(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    if count != 2 or not keys.takes(args[1]):
+        return False
+    to.write_number(c":", keys.left_ms(args[1]))
+    return True
+
+
+# --- storing --------------------------------------------------------------------------------------
+
+
+cdef bint _set(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    if count == 3:
+        return _store(to, keys, args[1], args[2], 0)
+    if count != 5 or args[3].size != 2 or args[3].start[1] | 0x20 != c"x":
+        return False
+    if args[3].start[0] | 0x20 == c"e":
+        return _store_for(to, keys, args[1], args[2], args[4], SECOND_MS)
+    return args[3].start[0] | 0x20 == c"p" and _store_for(to, keys, args[1], args[2], args[4], 1)
+
+
+cdef bint _setex(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    return count == 4 and _store_for(to, keys, args[1], args[3], args[2], SECOND_MS)
+
+
+cdef bint _psetex(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    return count == 4 and _store_for(to, keys, args[1], args[3], args[2], 1)
+
+
+cdef bint _store_for(
+    Answering to, Keys keys, Piece key, Piece value, Piece time, int64_t unit_ms
+) except -1:
+    cdef int64_t ttl_ms = 0
+    return _read_time(time, unit_ms, &ttl_ms) and _store(to, keys, key, value, ttl_ms)
+
+
+cdef bint _store(Answering to, Keys keys, Piece key, Piece value, int64_t ttl_ms) except -1:
+    if not keys.takes(key) or not keys.store(key, value, ttl_ms):
+        return False
+    to.append("+OK\r\n", 5)
+    return True
+
+
+cdef bint _mset(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef Py_ssize_t i, j
+    if count < 3 or count % 2 == 0 or not keys.takes(args[1]):
+        return False
+    # A key that is named twice counts once.
+    for i in range(3, count, 2):
+        for j in range(1, i, 2):
+            if args[i].size == args[j].size and not memcmp(args[i].start, args[j].start, args[i].size):
+                return False
+    if not keys.store_all(args + 1, count // 2):
+        return False
+    to.append("+OK\r\n", 5)
+    return True
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+
+cdef bint _incr(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    return count == 2 and _add(to, keys, args[1], 1)
+
+
+cdef bint _decr(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    return count == 2 and _add(to, keys, args[1], -1)
+
+
+cdef bint _incrby(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef int64_t step = 0
+    if count != 3 or not read_digits(args[2].start, args[2].size, True, &step):
+        return False
+    return _add(to, keys, args[1], step)
+
+
+cdef bint _decrby(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef int64_t step = 0
+    if count != 3 or not read_digits(args[2].start, args[2].size, True, &step):
+        return False
+    # The least of all numbers has no opposite.
+    return step != INT64_MIN and _add(to, keys, args[1], -step)
+
+
+cdef bint _add(Answering to, Keys keys, Piece key, int64_t step) except -1:
+    cdef int64_t total = 0
+    if not keys.takes(key) or not keys.count(key, step, &total):
+        return False
+    to.write_number(c":", total)
+    return True
+
+
+# --- deadlines and ends ---------------------------------------------------------------------------
+
+
+cdef bint _del(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    if count != 2 or not keys.takes(args[1]):
+        return False
+    to.write_number(c":", keys.remove(args[1]))
+    return True
+
+
+cdef bint _expire(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    return count == 3 and _renew(to, keys, args[1], args[2], SECOND_MS)
+
+
+cdef bint _pexpire(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    return count == 3 and _renew(to, keys, args[1], args[2], 1)
+
+
+cdef bint _renew(Answering to, Keys keys, Piece key, Piece time, int64_t unit_ms) except -1:
+    cdef int64_t ttl_ms = 0
+    cdef Touched touched
+    if not keys.takes(key) or not _read_time(time, unit_ms, &ttl_ms):
+        return False
+    touched = keys.renew(key, ttl_ms)
+    if touched == TOO_LATE:
+        return False
+    to.write_number(c":", touched == TOUCHED)
+    return True

@@ -1,0 +1,200 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Plain sockets, read and answered in one go for all clients of a turn.
+
+uvloop accepts connections, closes them, and sends what a socket does not take at once. What it would do
+for every read and every reply (an object for the bytes, a context, a callback) is most of the time that
+a small request takes. So a connection's socket is also watched here, by an epoll of our own that is one
+descriptor to the loop: when it is ready, every client that has sent something is read, answered and
+written to, and no object is made on the way.
+
+Where there is no epoll, and for TLS, `data_received` does the same with uvloop's own transport.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.errno cimport EAGAIN, EINTR, errno
+
+from ephemera.server._direct cimport Answering
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <stdint.h>
+    #include <sys/socket.h>
+    #include <unistd.h>
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0
+    #endif
+    #if defined(__linux__)
+    #include <sys/epoll.h>
+    #define EPH_HAS_EPOLL 1
+    typedef struct epoll_event eph_event;
+    static int eph_epoll_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
+    static int eph_epoll_watch(int poll, int fd) {
+        struct epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+        return epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
+    }
+    static int eph_epoll_leave(int poll, int fd) {
+        struct epoll_event event = {0};
+        return epoll_ctl(poll, EPOLL_CTL_DEL, fd, &event);
+    }
+    static int eph_epoll_ready(int poll, eph_event *events, int room) {
+        return epoll_wait(poll, events, room, 0);
+    }
+    static int eph_event_fd(const eph_event *event) { return event->data.fd; }
+    #else
+    #define EPH_HAS_EPOLL 0
+    typedef struct { int fd; } eph_event;
+    static int eph_epoll_open(void) { errno = ENOSYS; return -1; }
+    static int eph_epoll_watch(int poll, int fd) { errno = ENOSYS; return -1; }
+    static int eph_epoll_leave(int poll, int fd) { errno = ENOSYS; return -1; }
+    static int eph_epoll_ready(int poll, eph_event *events, int room) { errno = ENOSYS; return -1; }
+    static int eph_event_fd(const eph_event *event) { return event->fd; }
+    #endif
+    """
+    bint EPH_HAS_EPOLL
+    int MSG_DONTWAIT
+    int MSG_NOSIGNAL
+    ctypedef struct eph_event:
+        pass
+    int eph_epoll_open() nogil
+    int eph_epoll_watch(int poll, int fd) nogil
+    int eph_epoll_leave(int poll, int fd) nogil
+    int eph_epoll_ready(int poll, eph_event *events, int room) nogil
+    int eph_event_fd(const eph_event *event) nogil
+    Py_ssize_t recv(int fd, void *buffer, size_t size, int flags) nogil
+    Py_ssize_t send(int fd, const void *data, size_t size, int flags) nogil
+    int close(int fd) nogil
+
+IS_AVAILABLE = bool(EPH_HAS_EPOLL)
+
+cdef enum:
+    EVENTS_MAX = 256             # clients that one turn of the loop serves
+    INPUT_BYTES = 256 * 1024     # that one client's turn reads
+
+
+cdef class Receiving:
+    """A session at a transport: what arrives is answered through `write`, or straight to its socket.
+
+    Not so where replies wait for the disk (`holds_replies`), nor while something may be in the transport
+    that is still to be sent (`is_behind`).
+    """
+    cdef public Answering session
+    cdef public object write
+    cdef public bint holds_replies
+    cdef public bint is_behind
+    cdef int fd
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def data_received(self, bytes data not None) -> None:
+        """What uvloop has read."""
+        self.session.take(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self._reply(False)
+
+    cdef int receive(self, char *buffer) except -1:
+        """Read once and answer."""
+        cdef Py_ssize_t size = recv(self.fd, buffer, INPUT_BYTES, MSG_DONTWAIT)
+        if size > 0:
+            self.session.take(buffer, size)
+            self._reply(not self.holds_replies)
+        elif size == 0:
+            self.ended()
+        elif errno != EAGAIN and errno != EINTR:
+            self.broke(errno)
+        return 0
+
+    cdef int _reply(self, bint is_straight) except -1:
+        cdef Answering session = self.session
+        cdef Py_ssize_t sent = 0
+        if session.is_closing or session.has_waiting:
+            self.finish(session.taken())
+            return 0
+        if is_straight and session.size and self._has_way():
+            sent = send(self.fd, session.out, session.size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            # What is wrong with the socket, if anything, is the transport's to find out.
+            sent = 0 if sent < 0 else sent
+        if sent == session.size:
+            session.give_back()
+        else:
+            self.is_behind = True
+            self.write(session.taken()[sent:])
+        return 0
+
+    cdef bint _has_way(self) except -1:
+        return self.fd >= 0 and (not self.is_behind or self.has_caught_up())
+
+    def finish(self, out):
+        raise TypeError("finish")
+
+    def has_caught_up(self):
+        raise TypeError("has_caught_up")
+
+    def ended(self):
+        raise TypeError("ended")
+
+    def broke(self, number):
+        raise TypeError("broke")
+
+    def failed(self, error):
+        raise TypeError("failed")
+
+
+cdef class Sockets:
+    """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls."""
+    cdef readonly int fd
+    cdef dict by_fd
+    cdef char *buffer
+    cdef eph_event *events
+
+    def __cinit__(self):
+        self.fd = -1
+        self.by_fd = {}
+        self.buffer = <char *> PyMem_Malloc(INPUT_BYTES)
+        self.events = <eph_event *> PyMem_Malloc(EVENTS_MAX * sizeof(eph_event))
+        if self.buffer == NULL or self.events == NULL:
+            raise MemoryError
+        self.fd = eph_epoll_open()
+        if self.fd < 0 and IS_AVAILABLE:
+            raise OSError(errno, "epoll_create1")
+
+    def __dealloc__(self):
+        self.close()
+        PyMem_Free(self.buffer)
+        PyMem_Free(self.events)
+
+    cpdef void close(self) noexcept:
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = -1
+
+    def watch(self, Receiving connection not None, int fd) -> None:
+        """Read from this socket from now on, if that is not so already."""
+        if connection.fd == fd:
+            return
+        if eph_epoll_watch(self.fd, fd):
+            raise OSError(errno, "epoll_ctl")
+        connection.fd = fd
+        self.by_fd[fd] = connection
+
+    def leave(self, Receiving connection not None) -> None:
+        """Read from it no more; to be called before it is closed, so that no other gets its number."""
+        if connection.fd >= 0 and self.by_fd.get(connection.fd) is connection:
+            del self.by_fd[connection.fd]
+            eph_epoll_leave(self.fd, connection.fd)
+        connection.fd = -1
+
+    def serve(self) -> None:
+        """Read and answer every client that has sent something, once."""
+        cdef int count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
+        cdef Receiving connection
+        cdef int i
+        for i in range(count):
+            # One may have been left while others before it were answered.
+            connection = self.by_fd.get(eph_event_fd(&self.events[i]))
+            if connection is None:
+                continue
+            try:
+                connection.receive(self.buffer)
+            except Exception as error:
+                connection.failed(error)
