@@ -30,6 +30,7 @@ from ephemera.core.keyvalue import (
     Change,
     CheckReport,
     Expired,
+    FamilyRef,
     Range,
     Waits,
     Write,
@@ -238,7 +239,9 @@ class SlateEngine:
             if writes:
                 self._writer.write_all(writes, durable)
 
-    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Soon:
+    def write_soon(
+        self, writes: Sequence[tuple[FamilyRef, bytes, Row | None]], *, durable: bool
+    ) -> Soon:
         self._check_writable()
         with self._gate.writing():
             return self._writer.write_soon(writes, durable=durable)
