@@ -549,8 +549,22 @@ def _encode_pairs(
         raise InvalidArgument(
             f"pairs must be a mapping or an iterable of (key, value), not {type(pairs).__name__}"
         )
-    given = pairs.items() if isinstance(pairs, Mapping) else pairs
-    return dict(map(_encode_pair, given))
+    encoded: dict[bytes, bytes] = {}
+    for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
+        # The usual pair, looked at in place. All others, and all that is wrong, go the long way below.
+        if type(pair) is tuple and len(pair) == 2:
+            key, value = pair
+            if (
+                type(key) is bytes
+                and type(value) is bytes
+                and 0 < len(key) <= KEY_BYTES_MAX
+                and len(value) <= VALUE_BYTES_MAX
+            ):
+                encoded[key] = value
+                continue
+        key, value = _encode_pair(pair)
+        encoded[key] = value
+    return encoded
 
 
 def _encode_pair(pair: object) -> tuple[bytes, bytes]:

@@ -99,7 +99,7 @@ def test_a_damaged_backup_is_not_restored(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_store_in_memory_has_no_backup(tmp_path: Path) -> None:
-    assert "open one at a path" in refused("backup", "memory://", tmp_path / "b")
+    assert "open a store at a path" in refused("backup", "memory://", tmp_path / "b")
 
 
 def test_compacting_gives_space_back(path: Path) -> None:

@@ -21,7 +21,7 @@ NEEDS_A_STORE = sorted(set(PANEL_OF) - {"bench", "import", "put", "restore", "se
 def test_a_store_that_is_not_there_is_not_made(path: Path, command: str) -> None:
     more: dict[str, list[object]] = {
         "get": ["k"], "ttl": ["k"], "touch": ["k"], "del": ["k"], "backup": [path / "b"],
-        "export": [path / "x.rdb"],
+        "export": [path / "x.rdb"], "copy": [path / "c"],
     }  # fmt: skip
     assert "there is no store" in refused(command, path, *more.get(command, []))
     assert not path.exists()

@@ -253,7 +253,9 @@ class Underway(Protocol):
 class Gathers(Protocol):
     """An engine that nobody else writes to, and that takes many writes at once much sooner than one by one."""
 
-    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Underway:
+    def write_soon(
+        self, writes: Sequence[tuple[FamilyRef, bytes, Row | None]], *, durable: bool
+    ) -> Underway:
         """Let writes happen after all before them, all or none; without any, be told when those are safe."""
         ...
 

@@ -39,6 +39,8 @@ Kept = tuple[Row | None]
 
 T = TypeVar("T")
 
+_new_tuple = tuple.__new__
+
 
 class Gathered:
     """An engine whose writes wait for the end of the turn. Everything here belongs to one thread."""
@@ -63,8 +65,7 @@ class Gathered:
     def end_turn(self, *, durable: bool) -> Underway:
         """Send what was written to the engine; what it comes to is to be watched."""
         turn, self._turn = self._turn, {}
-        writes = [Write(family, key, kept[0]) for (family, key), kept in turn.items()]
-        underway = self._gathers.write_soon(writes, durable=durable)
+        underway = self._gathers.write_soon(_rows(turn), durable=durable)
         self._underway.append((underway, turn))
         return underway
 
@@ -87,8 +88,7 @@ class Gathered:
         """The engine, once it shows everything that was written."""
         if self._turn:
             turn, self._turn = self._turn, {}
-            writes = [Write(family, key, kept[0]) for (family, key), kept in turn.items()]
-            self._gathers.write_soon(writes, durable=False).settle()
+            self._gathers.write_soon(_rows(turn), durable=False).settle()
         for underway, _ in self._underway:
             underway.settle()
         self._kept.clear()
@@ -123,9 +123,9 @@ class Gathered:
         /,
     ) -> None:
         place = (family, key)
-        self._kept[place] = self._turn[place] = (
-            Row(value, written_ms, deadline_ms, idle_ms, hard_ms),
-        )
+        # Row's own constructor is Python, and this is the hot path.
+        row = _new_tuple(Row, (value, written_ms, deadline_ms, idle_ms, hard_ms))
+        self._kept[place] = self._turn[place] = (row,)
 
     def delete(self, family: FamilyRef, key: bytes, *, durable: bool | None) -> bool:
         is_there = self.row(family, key, self.clock.now_ms()) is not None
@@ -213,6 +213,10 @@ class Gathered:
                 self.settled()
         finally:
             self._engine.close()
+
+
+def _rows(turn: dict[Place, Kept]) -> list[tuple[FamilyRef, bytes, Row | None]]:
+    return [(family, key, kept[0]) for (family, key), kept in turn.items()]
 
 
 class Turns(Generic[T]):

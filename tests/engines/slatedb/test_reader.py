@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ephemera
-from ephemera import InvalidArgument, ReadOnly, Store, StoreClosed
+from ephemera import Capability, InvalidArgument, ReadOnly, Store, UnsupportedOperation
 from tests.engines.slatedb.buckets import file_url, wait_until
 
 
@@ -56,14 +56,18 @@ def test_a_reader_follows_families(writer: Store, reader: Store) -> None:
     wait_until(is_refused, what="the reader sees that it was dropped")
 
 
-def test_a_readers_snapshot_stays_where_it_is(writer: Store, reader: Store) -> None:
-    with reader.snapshot() as snapshot:
-        writer.put("first", "2")
-        writer.put("second", "2")
-        wait_until(lambda: reader.get("second") == b"2", what="the reader goes on")
-        assert dict(snapshot.scan()) == {b"first": b"1"}
-    with pytest.raises(StoreClosed):
-        snapshot.get("first")
+def test_a_reader_has_no_snapshots_and_a_scan_of_one_state(writer: Store, reader: Store) -> None:
+    assert Capability.SNAPSHOTS in writer.capabilities
+    assert Capability.SNAPSHOTS not in reader.capabilities
+    with pytest.raises(UnsupportedOperation, match="a reader follows the writer"):
+        reader.snapshot()
+    writer.put_many({f"key:{number:04}": "old" for number in range(1_000)})
+    wait_until(lambda: reader.count() == 1_001, what="the reader sees all of it")
+    walk = reader.scan("key:")
+    next(walk)
+    writer.put_many({f"key:{number:04}": "new" for number in range(1_000)})
+    wait_until(lambda: reader.get("key:0999") == b"new", what="the reader goes on")
+    assert {value for _, value in walk} == {b"old"}
 
 
 def test_a_reader_refuses_to_write(reader: Store) -> None:

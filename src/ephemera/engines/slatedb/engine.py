@@ -30,6 +30,7 @@ from ephemera.core.keyvalue import (
     Change,
     CheckReport,
     Expired,
+    FamilyRef,
     Range,
     Waits,
     Write,
@@ -50,7 +51,7 @@ from ephemera.engines.slatedb.families import (
 )
 from ephemera.engines.slatedb.gate import Gate, Turnkey
 from ephemera.engines.slatedb.library import CLOSED, check_threads, load
-from ephemera.engines.slatedb.opening import SNAPSHOT_S, open_reader, open_writer
+from ephemera.engines.slatedb.opening import open_reader, open_writer
 from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
@@ -77,11 +78,13 @@ class SlateEngine:
         self._library = load()
         check_threads()
         self.is_read_only = options.read_only
+        if self.is_read_only:
+            self.capabilities = self.capabilities - {Capability.SNAPSHOTS}
         self._gate = Gate(duration_ms(options.lock_timeout, name="lock_timeout"))
         self._compactions = Compactions(self._place)
         self._background: Background | None = None
         if self.is_read_only:
-            self._db = open_reader(self._place, poll_s=self._place.poll_interval)
+            self._db = open_reader(self._place)
         else:
             self._db = open_writer(self._place)
         self._closed = None
@@ -149,9 +152,11 @@ class SlateEngine:
         self._check_open()
         now_ms = self.clock.now_ms()
         if self.is_read_only:
-            reader = open_reader(self._place, poll_s=SNAPSHOT_S)
-            release = partial(self._library.run, "dbreader_shutdown", reader)
-            return SlateView(State("dbreader", reader), now_ms, self._check_open, release)
+            raise unsupported(
+                self.name,
+                Capability.SNAPSHOTS,
+                "a reader follows the writer and keeps no older state; one scan is of one state",
+            )
         state = State("dbsnapshot", self._library.run("db_snapshot", self._db))
         return SlateView(state, now_ms, self._check_open, _nothing)
 
@@ -238,7 +243,9 @@ class SlateEngine:
             if writes:
                 self._writer.write_all(writes, durable)
 
-    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Soon:
+    def write_soon(
+        self, writes: Sequence[tuple[FamilyRef, bytes, Row | None]], *, durable: bool
+    ) -> Soon:
         self._check_writable()
         with self._gate.writing():
             return self._writer.write_soon(writes, durable=durable)

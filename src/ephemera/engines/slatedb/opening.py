@@ -19,8 +19,6 @@ RETRIES_MAX = 5
 POLLS_MISSED = 4
 LIFETIME_S_MIN = 600
 """What a reader reads is kept for it so long after it was last heard of, and at least for some of its polls."""
-SNAPSHOT_S = 3_600
-"""How long a reader's snapshot stays where it is: a reader that does not look for news for so long."""
 READER_MEMORY_BYTES = 64 * 1024 * 1024
 CACHE_ID = 0
 
@@ -66,8 +64,8 @@ def open_writer(place: Place) -> Handle:
     return opened
 
 
-def open_reader(place: Place, *, poll_s: float) -> Handle:
-    """Read the store as it is, and look for news so often. Raises InvalidArgument where no store is."""
+def open_reader(place: Place) -> Handle:
+    """Follow the store's writer. Raises InvalidArgument where no store is."""
     library = load()
     slatedb = library.slatedb
     if not is_there(place):
@@ -77,8 +75,10 @@ def open_reader(place: Place, *, poll_s: float) -> Handle:
         builder = slatedb.DbReaderBuilder(path_in_store(place), object_store(place))
         builder.with_options(
             slatedb.ReaderOptions(
-                manifest_poll_interval_ms=round(poll_s * 1000),
-                checkpoint_lifetime_ms=round(max(LIFETIME_S_MIN, POLLS_MISSED * poll_s) * 1000),
+                manifest_poll_interval_ms=round(place.poll_interval * 1000),
+                checkpoint_lifetime_ms=round(
+                    max(LIFETIME_S_MIN, POLLS_MISSED * place.poll_interval) * 1000
+                ),
                 max_memtable_bytes=READER_MEMORY_BYTES,
                 skip_wal_replay=False,
                 object_store_max_retries=RETRIES_MAX,

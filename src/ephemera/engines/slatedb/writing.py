@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ephemera.core.clock import Clock
 from ephemera.core.errors import TransactionConflict
-from ephemera.core.keyvalue import Change, Write
+from ephemera.core.keyvalue import Change, FamilyRef, Write
 from ephemera.core.row import Row
 from ephemera.engines.slatedb._calls import Batch, Call, Handle, Method
 from ephemera.engines.slatedb.families import CLOCK_KEY
@@ -117,7 +117,9 @@ class Writer:
         batch.put(prefix, key, *row)
         self.write(batch, row[1], durable)
 
-    def write_soon(self, writes: Sequence[Write], *, durable: bool) -> Soon:
+    def write_soon(
+        self, writes: Sequence[tuple[FamilyRef, bytes, Row | None]], *, durable: bool
+    ) -> Soon:
         """Begin to write, after everything that was begun before."""
         now_ms = self._clock.now_ms()
         batch = self.batch()
