@@ -20,7 +20,7 @@ from ephemera.server.server import Server
 from tests.wire.resp import Wire, request
 from tests.wire.servers import PATIENCE_SECONDS, Process
 
-KEYS = 50_000
+KEYS = 10_000
 READS_A_SECOND = 1_000
 WRITES_AT_ONCE = 50
 WRITE_PAUSE_SECONDS = 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,11 +13,19 @@ from bench.server import COMMANDS, RATIOS_AT_LEAST
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_ratio_and_both_delays_are_told(tmp_path: Path) -> None:
-    tiny = {"rounds": 1, "requests": 500, "waiting": 10, "expiring": 5, "seconds": 0.1}
+def test_every_figure_is_told_and_kept(tmp_path: Path) -> None:
+    tiny = {
+        "rounds": 1,
+        "requests": 500,
+        "waiting": 10,
+        "expiring": 5,
+        "seconds": 0.1,
+        "reading": 0.2,
+    }
+    out = tmp_path / "kept.json"
     options = [text for name, value in tiny.items() for text in (f"--{name}", str(value))]
     done = subprocess.run(
-        [sys.executable, "-m", "bench.server", "--dir", str(tmp_path), *options],
+        [sys.executable, "-m", "bench.server", "--dir", str(tmp_path), "--out", str(out), *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -31,3 +40,17 @@ def test_every_ratio_and_both_delays_are_told(tmp_path: Path) -> None:
         "ephemera",
         "redis",
     ]
+    assert len(re.findall(r"× its processor time", done.stdout)) == len(ratios)
+    assert re.search(r"memory of our own ÷ Redis's resident memory: \d+\.\d\d", done.stdout)
+    assert re.search(r"p99\.9 with checkpoints ÷ without: \d+\.\d\d", done.stdout)
+    kept = json.loads(out.read_text())
+    assert kept.keys() >= {
+        "date",
+        "commit",
+        "machine",
+        "settings",
+        "rates",
+        "memory",
+        "stalls",
+        "delays",
+    }
