@@ -16,6 +16,7 @@ from ephemera._keyspace import OneKey, pairs_of
 from ephemera.core._counter import Addition
 from ephemera.core.arguments import (
     KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
     BytesLike,
     check_durable,
     count_at_least,
@@ -401,7 +402,12 @@ class Keyspace(OneKey):
         return ((key, entry_of(row, self._now_ms())) for key, row in rows)
 
     def _rows(
-        self, prefix: object, start: object, end: object, reverse: object, count: int | None
+        self,
+        prefix: object,
+        start: object,
+        end: object,
+        reverse: object,
+        count: int | None = None,
     ) -> Iterator[tuple[bytes, Row]]:
         if not isinstance(reverse, bool):
             raise InvalidArgument(f"reverse must be True or False, not {reverse!r}")

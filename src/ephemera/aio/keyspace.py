@@ -15,9 +15,9 @@ from typing import Any, TypeVar, overload
 from ephemera import keyspace as plain
 from ephemera.aio.places import Place
 from ephemera.core.arguments import BytesLike
-from ephemera.core.expiry import TtlLike, is_dead
+from ephemera.core.expiry import AtLike, Seconds, TtlLike, is_dead
 from ephemera.core.row import Row
-from ephemera.keyspace import AtLike, Entry, KeyT, Seconds, check_limit, entry_of
+from ephemera.keyspace import Entry, KeyT, check_limit, entry_of
 
 T = TypeVar("T")
 

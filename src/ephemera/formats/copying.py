@@ -230,6 +230,7 @@ class _Rows:
         self.skipped: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.damage: DamagedFile | None = None
+        self.unread_bytes = 0
         self._engine = engine
         self._note = note
         self._keep = keep

@@ -222,9 +222,7 @@ class Segments(SegmentStack):
         """Return once everything up to this position of this segment is on the disk."""
         mapped = self._mapped.get(number)
         segment = None if mapped is None else mapped[0]
-        self._commit.wait(
-            segment, number, position, self.now_ms(), self._sync_all, SYNC_TIMEOUT
-        )
+        self._commit.wait(segment, number, position, self.now_ms(), self._sync_all, SYNC_TIMEOUT)
 
     @property
     def syncs(self) -> int:
