@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -182,7 +182,7 @@ def _do(store: ephemera.Store, name: str, key: str, number: int) -> None:
 
 def test_replies_go_out_in_the_order_of_their_turns(engine: Gathered, family: FamilyRef) -> None:
     released: list[str] = []
-    later: list[object] = []
+    later: list[Callable[[], object]] = []
     turns: Turns[str] = Turns(
         engine,
         durable=True,
@@ -197,14 +197,7 @@ def test_replies_go_out_in_the_order_of_their_turns(engine: Gathered, family: Fa
         turns.end(name)
     turns.end("read after")
 
-    def look() -> bool:
-        while later:
-            call = later.pop()
-            assert callable(call)
-            call()
-        return len(turns) == 0
-
-    wait_until(look, what="the turns arrive")
+    wait_until(lambda: _call_all(later) or not turns, what="the turns arrive")
     assert released == ["read before", "first", "second", "read after"]
     assert [key for key, _ in engine.scan(family, Range(), None)] == [b"first", b"second"]
 
@@ -214,21 +207,28 @@ def test_nothing_goes_out_once_another_writer_has_taken_over(tmp_path: Path) -> 
     engine = store.engine
     assert isinstance(engine, Gathered)
     failures: list[tuple[str, list[str]]] = []
+    later: list[Callable[[], object]] = []
     turns: Turns[str] = Turns(
         engine,
         durable=True,
-        hand_over=lambda call: call(),
+        hand_over=later.append,
         release=lambda held: pytest.fail(f"{held} went out"),
         fail=lambda error, held: failures.append((type(error).__name__, held)),
     )
     with ephemera.open(file_url(tmp_path)) as newer:
         store.put("lost", "1")
         turns.end("reply")
-        wait_until(lambda: failures, what="the older writer is fenced")
+        wait_until(lambda: _call_all(later) or failures, what="the older writer is fenced")
         assert failures == [("StoreFenced", ["reply"])]
         assert newer.count() == 0
     with suppress(StoreFenced):
         store.close()
+
+
+def _call_all(later: list[Callable[[], object]]) -> None:
+    """What a loop does with what other threads hand over to it."""
+    while later:
+        later.pop()()
 
 
 # --- servers --------------------------------------------------------------------------------------

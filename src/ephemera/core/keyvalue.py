@@ -241,7 +241,8 @@ class Underway(Protocol):
         ...
 
     def notify(self, callback: Callable[[], object]) -> None:
-        """Have `callback` called, in any thread, when `go_on` is to be asked again; it may be now."""
+        """Have `callback` called, in any thread, when `go_on` is to be asked again, which it may not do
+        itself; it may be now."""
         ...
 
     def settle(self) -> None:

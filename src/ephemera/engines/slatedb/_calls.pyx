@@ -363,16 +363,21 @@ cdef class Call:
         return 0
 
     def notify(self, callback) -> bool:
-        """Have `callback` called once, from a thread of the library, when `go_on` has something to do;
-        False when it has already."""
+        """Have `callback`, and no other, called once from a thread of the library when `go_on` has something to
+        do; False when it has already. It must not ask `go_on` itself: the library holds a lock on
+        the call meanwhile."""
         cdef Bell *bell = self.bell
         with nogil:
             pthread_mutex_lock(&bell.mutex)
         cdef bint is_silent = bell.state == SILENT
+        cdef PyObject *former = NULL
         if is_silent:
             Py_INCREF(callback)
+            former = bell.listener
             bell.listener = <PyObject *> callback
         pthread_mutex_unlock(&bell.mutex)
+        if former is not NULL:
+            Py_DECREF(<object> former)
         return is_silent
 
     def go_on(self) -> None:
