@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import ephemera
+from ephemera.cli import stores
 from ephemera.cli.main import PANEL_OF
 from tests.cli.typing_it import PROGRAM, ok, process, refused, run
 
@@ -86,6 +90,151 @@ def test_a_store_that_a_server_keeps_points_to_the_server(path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(path: Path, tmp_path: Path) -> None:
     ok("put", path, "k", "v")
     assert "nowhere" in refused("export", path, tmp_path / "nowhere" / "x.rdb")
+
+
+def test_a_copy_inside_the_store_is_refused(path: Path) -> None:
+    ok("put", path, "k", "v")
+    assert "lies inside the store" in refused("backup", path, path / "copy")
+    assert "lies inside the store" in refused("restore", path, path / "segments" / "copy")
+    assert not (path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--tls-cert", "missing.pem"], "missing.pem"),
+        (["--tls-cert", "text"], "text: no certificate with its key"),
+        (["--host", "256.1.1.1"], "256.1.1.1"),
+        (["--unixsocket", "nowhere/s.sock"], "nowhere/s.sock"),
+        (["--unixsocket", "text"], ": text"),
+        (["--unixsocket", "s" * 200], "too long"),
+    ],
+    ids=str,
+)
+def test_a_server_that_cannot_start_names_what_is_wrong(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("hello")
+    assert told in refused("serve", path, "--port", 0, *args)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    assert f"127.0.0.1:{port}" in refused("shell", "--port", port)
+
+
+@pytest.mark.parametrize(
+    "command", [["get", "k"], ["ttl", "k"], ["touch", "k", "--ttl", "1h"]], ids=lambda each: each[0]
+)
+def test_what_is_absent_is_null_in_json(path: Path, command: list[str]) -> None:
+    ok("put", path, "other", "v")
+    done = run(command[0], path, *command[1:], "--json")
+    assert (done.code, done.out, done.err) == (1, b"null\n", "")
+
+
+def test_an_export_to_standard_output_leaves_no_room_for_json(path: Path) -> None:
+    ok("put", path, "k", "v")
+    assert "give a file" in refused("export", path, "-", "--jsonl", "--json")
+
+
+def test_two_lifetimes_are_refused_in_the_words_they_were_typed_in(path: Path) -> None:
+    told = refused("put", path, "k", "v", "--ttl", "1h", "--at", "2100-01-01T00:00:00Z")
+    assert told == "give --ttl or --at, not both (1h and 2100-01-01T00:00:00Z)"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("interval", ["nan", "inf", "0", "-1"])
+def test_top_takes_no_strange_interval(path: Path, interval: str) -> None:
+    ok("put", path, "k", "v")
+    refused("top", path, "--interval", interval, "--count", "1")
+
+
+def test_top_takes_no_negative_count(path: Path) -> None:
+    ok("put", path, "k", "v")
+    refused("top", path, "--count", "-1")
+
+
+def shell_run(line: str) -> subprocess.CompletedProcess[bytes]:
+    """A command with redirections, as it is typed; $E is the program."""
+    return subprocess.run(
+        ["bash", "-c", line],
+        capture_output=True,
+        timeout=60,
+        env=os.environ | {"E": " ".join(PROGRAM)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "err"),
+    [
+        ("$E get s.eph k >&-", 0, ""),
+        ("$E scan s.eph --json >&-", 0, ""),
+        ("$E scan s.eph --raw >&-", 0, ""),
+        ("$E get nosuch.eph k 2>&-", 2, ""),
+        ("$E put s.eph k - <&-", 2, "ephemera: standard input is closed: give it something to read\n"),
+        ("$E del s.eph - <&-", 2, "ephemera: standard input is closed: give it something to read\n"),
+        ("$E shell s.eph <&-", 2, "ephemera: standard input is closed: give it something to read\n"),
+        ("$E get s.eph k >/dev/full", 2, "ephemera: No space left on device\n"),
+        ("$E del s.eph - </dev/zero", 2, "ephemera: a line of standard input has more than 7601 bytes: "
+                                         "one key on each line\n"),
+        ("PYTHONIOENCODING=ascii $E scan s.eph", 0, ""),
+        ("PYTHONIOENCODING=latin-1 $E scan s.eph --json", 0, ""),
+        ("set -o pipefail; $E --help | true", 0, ""),
+    ],
+)  # fmt: skip
+def test_strange_standard_streams(
+    path: Path, monkeypatch: pytest.MonkeyPatch, line: str, code: int, err: str
+) -> None:
+    monkeypatch.chdir(path.parent)
+    ok("put", path, "k", "häß→")
+    done = shell_run(line)
+    assert (done.returncode, done.stderr.decode()) == (code, err)
+    if "ENCODING" in line:
+        assert "häß→" in done.stdout.decode()
+    assert ok("get", path, "k").text == "häß→\n", "nothing was changed"
+
+
+def test_a_path_that_is_no_utf8_is_still_json(path: Path, tmp_path: Path) -> None:
+    ok("put", path, "k", "v")
+    target = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.rdb")
+    assert ok("export", path, target, "--json").json["path"] == target
+
+
+def test_a_value_from_standard_input_has_the_bound_of_a_value(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "VALUE_BYTES_MAX", 10)
+    ok("put", path, "k", "-", given=b"x" * 1000)
+    assert ok("get", path, "k", "--raw").out == b"x" * 11, (
+        "no more is read than shows it is too much"
+    )
+
+
+def test_what_the_library_logs_is_not_printed_besides(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        logging.getLogger("ephemera").warning("closing: no room")
+        raise ephemera.StoreFull("no room")
+
+    ok("put", path, "k", "v")
+    monkeypatch.setattr(ephemera.Store, "compact", fail)
+    assert refused("compact", path) == "no room"
+
+
+def test_ctrl_c_while_the_program_loads_is_one_line(path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from ephemera.cli import main\n"
+        "def interrupted(*_): os.kill(os.getpid(), signal.SIGINT)\n"
+        "main.import_module = interrupted\n"
+        f"sys.argv = ['ephemera', 'get', {str(path)!r}, 'k']\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, b"ephemera: interrupted\n")
 
 
 def test_a_reader_that_leaves_early_is_no_error(path: Path) -> None:

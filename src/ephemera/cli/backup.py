@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ephemera import Store
+from ephemera import InvalidArgument, Store
 from ephemera.cli import output
 from ephemera.cli.stores import Json, StoreUrl, open_to_read
 from ephemera.cli.usage import directory_bytes
@@ -35,8 +35,13 @@ def backup(
 
 
 def copy(store: Store, target: Path, *, task: str) -> None:
-    """Write a copy with a bar that follows the bytes as they arrive."""
+    """Write a copy with a bar that follows the bytes as they arrive.
+
+    Raises InvalidArgument for a place inside the store, where its own files are.
+    """
     stats = store.stats()
+    if "path" in stats and target.resolve().is_relative_to(Path(stats["path"]).resolve()):
+        raise InvalidArgument(f"{target} lies inside the store: a copy goes elsewhere")
     total = stats.get("base_bytes", 0) + stats.get("segment_bytes", 0)
     with output.progress(task) as advance, _following(target, total, advance):
         store.backup(target)

@@ -8,7 +8,7 @@ import typer
 
 from ephemera import CheckReport
 from ephemera.cli import output
-from ephemera.cli.failures import ERROR, say
+from ephemera.cli.process import ERROR, say
 from ephemera.cli.stores import Json, StoreUrl, open_to_read, open_to_write
 
 

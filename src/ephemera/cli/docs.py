@@ -17,7 +17,8 @@ processes use the store. `pip install 'ephemera[cli]'` brings what it needs;
 commands: `python -m ephemera.cli.docs > docs/cli.md`.
 
 **Exit codes**: 0 found or done, 1 absent, 2 wrong usage or an error, 130 Ctrl-C. An error is one line on
-standard error. `--json` prints a JSON object, or one on each line.
+standard error, and nothing is printed besides. `--json` prints a JSON object, one on each line where there are
+several, or null for a key that is absent.
 
 **Keys and values** are printed as text with escapes, and typed the same way: `\\`, `\n`, `\r`, `\t`, and
 `\xNN` for any byte. What is printed can be typed again; one that begins with a dash goes after `--`. With

@@ -41,6 +41,8 @@ def exporting(
     The format is told by an option, or by the file's name: .rdb, .aof or .jsonl.
     """
     encode = _encoder(target, rdb=rdb, aof=aof, jsonl=jsonl, relative=relative)
+    if as_json and str(target) == STANDARD_INPUT:
+        raise InvalidArgument("--json prints where the export goes to: give a file, not -")
     with open_to_read(url) as store, output.progress("exporting") as advance:
         families = None if family is None else [pick_family(store, family).name]
         if str(target) == STANDARD_INPUT:

@@ -1,31 +1,29 @@
-"""How a command ends: what went wrong becomes one line that says what to do, and an exit code.
-
-0  found, or done        1  absent        2  wrong usage, or an error        130  Ctrl-C
-"""
+"""How a command ends: what went wrong becomes one line that says what to do, and an exit code."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
 
 from ephemera import EphemeraError, StoreLocked
-
-ABSENT = 1
-ERROR = 2
-INTERRUPTED = 130
+from ephemera.cli import output
+from ephemera.cli.process import ABSENT, ERROR, INTERRUPTED, say
 
 ASK_THE_SERVER = (
     "if that is a server, ask it with `ephemera shell --port PORT` or `redis-cli -p PORT`"
 )
 
 
-def absent() -> NoReturn:
-    """End because what was asked for is not there."""
+def absent(*, as_json: bool = False) -> NoReturn:
+    """End because what was asked for is not there; to JSON, that is null."""
+    if as_json:
+        output.record(None)
     raise typer.Exit(ABSENT)
 
 
@@ -57,13 +55,15 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def say(message: str) -> None:
-    """One line on standard error."""
-    one_line = " ".join(message.split())
-    is_red = sys.stderr.isatty()
-    sys.stderr.write(
-        f"\x1b[31mephemera: {one_line}\x1b[0m\n" if is_red else f"ephemera: {one_line}\n"
-    )
+@contextmanager
+def naming(place: object) -> Iterator[None]:
+    """Let an error of the system say what it is about, where it does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.strerror:
+            error.filename = str(place)
+        raise
 
 
 def explain(error: Exception) -> str:

@@ -31,7 +31,7 @@ def get(
     with open_to_read(url) as store:
         entry = pick_family(store, family).entry(name)
     if entry is None:
-        absent()
+        absent(as_json=as_json)
     if as_json:
         output.record(
             {

@@ -13,7 +13,7 @@ import typer
 
 from ephemera import Clock, InvalidArgument
 from ephemera.cli import output
-from ephemera.cli.failures import ERROR, say
+from ephemera.cli.process import ERROR, say
 from ephemera.cli.stores import Json, StoreUrl, has_store, open_to_write
 from ephemera.core.arguments import check_family_name
 from ephemera.core.clock import SteadyClock

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from ephemera import EphemeraError, InvalidArgument
+from ephemera.cli.failures import naming
 from ephemera.cli.reader import read_reply, write_request
 from ephemera.cli.stores import open_to_write
 from ephemera.core.arguments import DEFAULT_FAMILY
@@ -153,7 +154,8 @@ class ServerLink:
         self._connect()
 
     def _connect(self) -> None:
-        self._socket = socket.create_connection(self._address, CONNECT_SECONDS)
+        with naming(self.name):
+            self._socket = socket.create_connection(self._address, CONNECT_SECONDS)
         self._socket.settimeout(None)
         self._stream = self._socket.makefile("rb")
         self._is_connected = True

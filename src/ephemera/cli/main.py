@@ -5,16 +5,21 @@ A command's module is imported when it is named, so that `ephemera get` loads no
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ephemera.cli.process import ERROR, INTERRUPTED, mend, say
 
 if TYPE_CHECKING:
     import typer
 
 INSTALL = "pip install 'ephemera[cli]'"
 COMPLETION_VARIABLE = "_EPHEMERA_COMPLETE"
+LOGS = {"serve"}
+"""Programs whose log somebody reads. Others say in one line how they ended, and nothing besides."""
 
 PANELS = {
     "Keys": ["get", "put", "del", "ttl", "touch", "scan", "count"],
@@ -29,23 +34,38 @@ the name of the module."""
 
 
 def main() -> None:
-    """Run the command line; without the packages it needs, say how to get them."""
+    """Run the command line and end with its exit code."""
+    mend()
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        say("interrupted")
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> Any:  # Any: as typer has it
+    """The exit code of a command; without the packages it needs, say how to get them."""
     try:
         import typer
     except ImportError:
-        sys.exit(f"ephemera: the command line needs typer: {INSTALL}")
-    from ephemera.cli.failures import ERROR, say
-
-    named = sys.argv[1] if len(sys.argv) > 1 else ""
+        say(f"the command line needs typer: {INSTALL}")
+        return ERROR
+    named = arguments[0] if arguments else ""
+    if named not in LOGS:
+        logging.getLogger("ephemera").addHandler(logging.NullHandler())
     is_one = named in PANEL_OF and COMPLETION_VARIABLE not in os.environ
     app = application([named] if is_one else list(PANEL_OF))
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="ephemera")
+        return app(arguments or ["--help"], standalone_mode=False, prog_name="ephemera")
     except typer.TyperException as error:
         where = f"ephemera {named} --help" if is_one else "ephemera --help"
         say(f"{error.format_message().rstrip('.')}; see {where}")
-        code = ERROR
-    sys.exit(code)
+        return ERROR
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            return 0  # the reader of the help had enough
+        raise
 
 
 def application(names: list[str]) -> typer.Typer:

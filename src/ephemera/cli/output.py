@@ -35,8 +35,8 @@ def raw(data: bytes) -> None:
     sys.stdout.buffer.write(data)
 
 
-def record(fields: dict[str, Any]) -> None:  # Any: what JSON can hold
-    """One line of JSON."""
+def record(fields: dict[str, Any] | None) -> None:  # Any: what JSON can hold
+    """One line of JSON: an object, or null for what is not there."""
     line(json.dumps(fields, ensure_ascii=False))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ephemera.cli import output
-from ephemera.cli.failures import ABSENT
+from ephemera.cli.process import ABSENT
 from ephemera.cli.stores import (
     AtText,
     FamilyName,
@@ -21,7 +21,7 @@ from ephemera.cli.stores import (
     typed_key,
     typed_value,
 )
-from ephemera.cli.times import parse_at, parse_seconds, parse_ttl
+from ephemera.cli.times import parse_life
 from ephemera.core.arguments import DEFAULT_FAMILY
 
 
@@ -47,8 +47,7 @@ def put(
     """Store a value. The store and the family are made when they are not there."""
     name = typed_key(key, is_raw=raw)
     data = typed_value(value, is_raw=raw)
-    life_ttl, life_at = parse_ttl(ttl), parse_at(at)
-    life_idle = None if idle is None else parse_seconds(idle)
+    life_ttl, life_at, life_idle = parse_life(ttl, at, idle)
     is_stored = True
     with open_to_write(url, create=True) as store:
         space = store.family(family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import ssl
@@ -11,7 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ephemera import __version__
+from ephemera import InvalidArgument, __version__
+from ephemera.cli.failures import naming
 from ephemera.core.options import Durability
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server, open_store
@@ -89,19 +91,25 @@ async def _serve(
     _make_parent(url)
     with open_store(url, durability=settings.durability, read_only=is_read_only) as store:
         listener = Listener(Server(store, settings))
-        endpoint = await _listen(listener, endpoint, tries=PORTS_TRIED if is_any_port else 1)
-        places = [endpoint]
-        if unix_path is not None:
-            places.append(await listener.listen(Endpoint(unix_path=unix_path)))
-        _say(url, places)
-        await listener.serve()
+        with contextlib.ExitStack() as stack:
+            stack.callback(listener.stop_listening)
+            tries = PORTS_TRIED if is_any_port else 1
+            places = [await _listen(listener, endpoint, tries=tries)]
+            if unix_path is not None:
+                with naming(unix_path):
+                    places.append(await listener.listen(Endpoint(unix_path=unix_path)))
+            _say(url, places)
+            await listener.serve()
 
 
 async def _listen(listener: Listener, endpoint: Endpoint, *, tries: int) -> Endpoint:
     """The first port that is free, from the one asked for up."""
     for port in range(endpoint.port, endpoint.port + tries):
         try:
-            return await listener.listen(Endpoint(host=endpoint.host, port=port, tls=endpoint.tls))
+            with naming(f"{endpoint.host}:{port}"):
+                return await listener.listen(
+                    Endpoint(host=endpoint.host, port=port, tls=endpoint.tls)
+                )
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == endpoint.port + tries - 1:
                 raise
@@ -118,8 +126,14 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
         if key is not None:
             raise typer.BadParameter("--tls-key without --tls-cert would serve without TLS")
         return None
+    for path in (certificate, key or certificate):
+        path.open("rb").close()  # its error names the file, and that of TLS does not
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError:
+        files = f"{certificate}" if key is None else f"{certificate} and {key}"
+        raise InvalidArgument(f"{files}: no certificate with its key, in PEM") from None
     return context
 
 

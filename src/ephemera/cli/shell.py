@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from typing import Annotated
 
@@ -10,9 +9,9 @@ import typer
 
 from ephemera import InvalidArgument, UnsupportedOperation
 from ephemera.cli import output
-from ephemera.cli.failures import ERROR
 from ephemera.cli.link import Link, ServerLink, StoreLink
 from ephemera.cli.main import INSTALL
+from ephemera.cli.process import ERROR, given
 from ephemera.cli.rendering import for_pipe, for_script
 from ephemera.cli.stores import FamilyName, Json
 from ephemera.core.arguments import DEFAULT_FAMILY
@@ -43,7 +42,7 @@ def shell(
     them was refused.
     """
     with closing(_link(url, host, port, password, family)) as link:
-        if sys.stdin.isatty() and output.is_terminal() and not as_json:
+        if given().isatty() and output.is_terminal() and not as_json:
             _prompt(link)
         elif _run_lines(link, as_json=as_json):
             raise typer.Exit(ERROR)
@@ -69,7 +68,7 @@ def _prompt(link: Link) -> None:
 def _run_lines(link: Link, *, as_json: bool) -> bool:
     """Run the commands of standard input; whether one of them was refused."""
     has_failed = False
-    for line in sys.stdin.buffer:
+    for line in given():
         args = split_inline(line)
         if args == []:
             continue

@@ -6,16 +6,21 @@ what is there to fill a store (`put`, `import`, `shell`, `serve`) makes one.
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 import ephemera
 from ephemera import Family, InvalidArgument, Store
+from ephemera.cli.process import given, given_lines
 from ephemera.cli.text import STANDARD_INPUT, parse
+from ephemera.core.arguments import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from ephemera.engines.local.layout import Layout
 from ephemera.store import SCHEME
+
+LINE_BYTES_MAX = len("\\xNN") * KEY_BYTES_MAX + 1
+"""How long a line with one key can be: every byte escaped, and the end."""
 
 StoreUrl = Annotated[
     str, typer.Argument(metavar="STORE", help="A path, or any URL that ephemera.open takes.")
@@ -77,9 +82,9 @@ def typed_keys(arguments: list[str], *, is_raw: bool) -> list[bytes]:
     """Keys of the command line; - is one for each line of standard input."""
     keys: list[bytes] = []
     for argument in arguments:
-        lines = [argument.encode(errors="surrogateescape")]
+        lines: Iterable[bytes] = [argument.encode(errors="surrogateescape")]
         if argument == STANDARD_INPUT:
-            lines = sys.stdin.buffer.read().removesuffix(b"\n").split(b"\n")
+            lines = given_lines(LINE_BYTES_MAX)
         keys += lines if is_raw else map(parse, lines)
     return keys
 
@@ -95,6 +100,6 @@ def typed_key(argument: str, *, is_raw: bool) -> bytes:
 def typed_value(argument: str, *, is_raw: bool) -> bytes:
     """A value of the command line; - is standard input as it is: data, which nobody typed."""
     if argument == STANDARD_INPUT:
-        return sys.stdin.buffer.read()
+        return given().read(VALUE_BYTES_MAX + 1)  # the store says that one more is too many
     data = argument.encode(errors="surrogateescape")
     return data if is_raw else parse(data)

@@ -53,6 +53,15 @@ def parse_at(text: str | None) -> datetime | float | None:
         ) from None
 
 
+def parse_life(
+    ttl: str | None, at: str | None, idle: str | None
+) -> tuple[TtlLike, datetime | float | None, float | None]:
+    """What `ttl=`, `at=` and `idle=` take. Raises InvalidArgument where two of them say when it dies."""
+    if ttl is not None and at is not None:
+        raise InvalidArgument(f"give --ttl or --at, not both ({ttl} and {at})")
+    return parse_ttl(ttl), parse_at(at), None if idle is None else parse_seconds(idle)
+
+
 def show_seconds(seconds: float | None) -> str:
     """A duration by its two largest units; None is `never`.
 

@@ -52,9 +52,12 @@ class Deaths:
 
 def top(
     url: StoreUrl,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds between two looks.")
+    ] = 1.0,
     count: Annotated[
-        int | None, typer.Option(metavar="N", help="Stop after so many looks; else at Ctrl-C.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Stop after so many looks; else at Ctrl-C."),
     ] = None,
     as_json: Json = False,
 ) -> None:

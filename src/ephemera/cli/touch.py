@@ -17,7 +17,7 @@ from ephemera.cli.stores import (
     pick_family,
     typed_key,
 )
-from ephemera.cli.times import parse_at, parse_seconds, parse_ttl, show_seconds
+from ephemera.cli.times import parse_life, show_seconds
 from ephemera.core.arguments import DEFAULT_FAMILY
 
 
@@ -36,12 +36,11 @@ def touch(
     Without a lifetime, its idle time begins again, or it gets the family's default.
     """
     name = typed_key(key, is_raw=raw)
-    life_ttl, life_at = parse_ttl(ttl), parse_at(at)
-    life_idle = None if idle is None else parse_seconds(idle)
+    life_ttl, life_at, life_idle = parse_life(ttl, at, idle)
     with open_to_write(url) as store:
         space = pick_family(store, family)
         if not space.touch(name, ttl=life_ttl, at=life_at, idle=life_idle):
-            absent()
+            absent(as_json=as_json)
         entry = space.entry(name)
     left = None if entry is None else entry.ttl
     if as_json:

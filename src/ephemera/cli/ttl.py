@@ -30,7 +30,7 @@ def ttl(
     with open_to_read(url) as store:
         entry = pick_family(store, family).entry(name)
     if entry is None:
-        absent()
+        absent(as_json=as_json)
     if as_json:
         output.record({"ttl": entry.ttl, "deadline": show_instant(entry.deadline)})
     else:

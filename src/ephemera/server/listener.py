@@ -346,9 +346,14 @@ class Listener:
         if self._failure is not None:
             raise self._failure
 
-    async def _drain(self) -> None:
+    def stop_listening(self) -> None:
+        """Accept no more connections; also to be called where `serve` never was: a loop does not close
+        while a socket listens."""
         while self._endings:
             self._endings.pop()()
+
+    async def _drain(self) -> None:
+        self.stop_listening()
         if self._unsynced:
             self._end_turn()
         with contextlib.suppress(TimeoutError):
@@ -480,8 +485,12 @@ def _unix_socket(path: str) -> socket.socket:
     """Bound, and closed to other users before anybody can connect."""
     _remove_socket(path)
     place = socket.socket(socket.AF_UNIX)
-    place.bind(path)
-    os.chmod(path, UNIX_SOCKET_MODE)
+    try:
+        place.bind(path)
+        os.chmod(path, UNIX_SOCKET_MODE)
+    except OSError:
+        place.close()
+        raise
     return place
 
 
