@@ -10,6 +10,8 @@
 | `session` | one client without I/O: bytes in, bytes out; `Call` is what a handler gets |
 | `database` | one of the databases 0–15: reads, and writes that tell who listens |
 | `_direct` | the compiled bases of the four above and of `server`: what every plain request goes through |
+| `_in_place` | the commonest commands once more, compiled, for plain arguments: what they do not take goes to the handler |
+| `_sockets` | plain sockets: one epoll for all clients, read and answered in one go |
 | `server` | what all sessions share: store, databases, settings, clients, counters |
 | `settings` | every setting, declared once: the attributes that the rest reads, and what CONFIG knows |
 | `watches`, `notifications` | what hangs on `server.listeners`: WATCH, and keyspace notifications |

@@ -1,7 +1,8 @@
 """One client without I/O: bytes in, bytes out, and what the server knows about it.
 
-While nothing is special about the session (`is_direct`), a request goes from the table straight to its
-handler: that loop is `Answering`, in `_direct.pyx`. Otherwise `answer_specially` decides first.
+While nothing is special about the session (`is_direct`), a request is answered in place or goes from the
+table straight to its handler: that loop is `Answering`, in `_direct.pyx`. Otherwise `answer_specially`
+decides first.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,16 @@ import pytest
 
 from ephemera import InvalidArgument, ManualClock, Store, StoreBusy
 from ephemera.engines.local import checkpoint, engine
+from ephemera.engines.local._base import RowReader
 from ephemera.engines.local.segments import SEGMENTS_WAITING_MAX
 from tests.engines.local.stores import (
     SEGMENT_BYTES,
     THOUSAND,
     contents,
     crash_copy,
+    engine_of,
     in_a_thread,
+    open_local,
     segment_files,
     wait_until,
     write_until,
@@ -219,3 +224,81 @@ def test_an_aged_segment_is_checkpointed_in_the_background(
     clock.advance(61)
     wait_until(lambda: store.stats()["base_rows"] == 1)
     assert store.get("key") == b"value"
+
+
+# --- what an exclusive store keeps of applied segments --------------------------------------------
+
+
+@pytest.fixture
+def kept_store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with open_local(tmp_path / "kept.eph", clock, exclusive=True) as store:
+        yield store
+
+
+def forbid_the_base_tier(store: Store) -> None:
+    """Let every read that goes below the segments fail."""
+
+    class Forbidden(RowReader):
+        def __init__(self) -> None:
+            super().__init__(lambda: pytest.fail("the base tier was asked"), lambda error: None)
+
+    engine_of(store)._segments.reader = Forbidden()
+
+
+def test_reads_find_applied_segments_that_an_exclusive_store_keeps(
+    kept_store: Store, clock: ManualClock
+) -> None:
+    kept_store.put("stays", "1")
+    kept_store.put("changes", "old", ttl=100)
+    kept_store.put("goes", "1")
+    kept_store.put("dies", "1", ttl=5)
+    kept_store.checkpoint()
+    kept_store.put("changes", "new")
+    kept_store.delete("goes")
+    kept_store.checkpoint()
+    forbid_the_base_tier(kept_store)
+    assert kept_store.get("stays") == b"1"
+    assert (kept_store.get("changes"), kept_store.ttl("changes")) == (b"new", None)
+    assert kept_store.get("goes") is None
+    assert kept_store.get("dies") == b"1"
+    clock.advance(5)
+    assert kept_store.get("dies") is None
+    assert kept_store.incr("stays") == 2
+
+
+def test_a_family_that_is_cleared_has_nothing_in_kept_segments(kept_store: Store) -> None:
+    family = kept_store.family("other")
+    family.put("a", "1")
+    kept_store.checkpoint()
+    family.clear()
+    assert family.get("a") is None
+    kept_store.drop_family("other")
+    assert kept_store.family("other").get("a") is None
+
+
+def test_what_is_kept_is_bounded_and_let_go_with_the_store(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "KEPT_BYTES", 3 * SEGMENT_BYTES)
+    store = open_local(tmp_path / "bounded.eph", clock, exclusive=True)
+    expected = {}
+    for number in range(8 * SEGMENT_BYTES // 1000):
+        key = b"%06d" % (number % 300)
+        expected[key] = THOUSAND + key
+        store.put(key, expected[key])
+        if number % 40 == 0:
+            store.checkpoint()
+    kept = engine_of(store)._segments._kept
+    assert 0 < sum(segment.records_bytes for segment in kept) <= 3 * SEGMENT_BYTES
+    assert {key: store.get(key) for key in expected} == expected
+    alive = [weakref.ref(segment) for segment in kept]
+    del kept
+    store.close()
+    gc.collect()
+    assert [segment() for segment in alive] == [None] * len(alive)
+
+
+def test_a_store_that_others_may_open_keeps_nothing(store: Store) -> None:
+    store.put("a", "1")
+    store.checkpoint()
+    assert engine_of(store)._segments._kept == []

@@ -108,6 +108,31 @@ def _compare(cut: Cut, expected: State, bounds: list[tuple[bytes, bytes | None]]
         assert _chunk(cut, start, end, is_reverse=True, keys_max=2) == within[::-1][:2]
 
 
+@given(
+    prefix=st.binary(max_size=12),
+    keys=st.lists(
+        st.text("\0\1a\u00ff", max_size=10).map(lambda text: text.encode("latin-1")),
+        min_size=1,
+        max_size=60,
+    ),
+    split=st.integers(0, 60),
+    has_two_families=st.booleans(),
+)
+def test_keys_that_begin_alike_are_in_order(
+    prefix: bytes, keys: list[bytes], split: int, has_two_families: bool
+) -> None:
+    stack = MemoryStack()
+    state: State = {}
+    for number, key in enumerate(keys):
+        family = OTHER if has_two_families and number % 3 == 0 else FAMILY
+        row = Row(b"%d" % number, NOW_MS)
+        stack.write([Write(family, prefix + key + b"\0" * (not prefix + key), row)])
+        state[pack_key(IDS[family.name], prefix + key + b"\0" * (not prefix + key))] = row
+        if number == split:
+            _chunk(stack.cut(), b"", None, is_reverse=False)  # what follows is merged into this
+    assert _chunk(stack.cut(), b"", None, is_reverse=False) == sorted(state.items())
+
+
 def _chunk(
     cut: Cut, start: bytes, end: bytes | None, *, is_reverse: bool, keys_max: int = 1_000
 ) -> list[tuple[bytes, Row | None]]:

@@ -497,6 +497,19 @@ cdef inline int _compare_records(const char *start, uint32_t a, uint32_t b) noex
     return -1 if a > b else 1
 
 
+cdef struct Sortable:
+    # A record's place, and the bytes of its key that most likely tell it from others: comparing those
+    # spares a look at records that lie anywhere in the segment.
+    uint64_t sample
+    uint32_t place
+
+
+cdef inline bint _comes_first(const char *start, const Sortable *a, const Sortable *b) noexcept nogil:
+    if a.sample != b.sample:
+        return a.sample < b.sample
+    return _compare_records(start, a.place, b.place) < 0
+
+
 cdef void _merge(
     const char *start, const uint32_t *a, Py_ssize_t na, const uint32_t *b, Py_ssize_t nb, uint32_t *out
 ) noexcept nogil:
@@ -517,22 +530,67 @@ cdef void _merge(
     memcpy(out + k + na - i, b + j, 4 * (nb - j))
 
 
-cdef void _sort(const char *start, uint32_t *at, uint32_t *spare, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i, j, half = n // 2
-    cdef uint32_t x
+cdef void _sort(const char *start, Sortable *at, Sortable *spare, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i, j, k, half = n // 2
+    cdef Sortable x
     if n <= 8:
         for i in range(1, n):
             x = at[i]
             j = i
-            while j and _compare_records(start, x, at[j - 1]) < 0:
+            while j and _comes_first(start, &x, &at[j - 1]):
                 at[j] = at[j - 1]
                 j -= 1
             at[j] = x
         return
     _sort(start, at, spare, half)
     _sort(start, at + half, spare, n - half)
-    _merge(start, at, half, at + half, n - half, spare)
-    memcpy(at, spare, 4 * n)
+    # The first half moves out of the way of the merged ones, which never catch up with the second.
+    memcpy(spare, at, half * sizeof(Sortable))
+    i, j, k = 0, half, 0
+    while i < half and j < n:
+        if _comes_first(start, &spare[i], &at[j]):
+            at[k] = spare[i]
+            i += 1
+        else:
+            at[k] = at[j]
+            j += 1
+        k += 1
+    memcpy(at + k, spare + i, (half - i) * sizeof(Sortable))
+
+
+cdef inline size_t _shared_bytes(const Record *a, const Record *b, size_t most) noexcept nogil:
+    """How many bytes, up to `most`, the keys of two records of one family begin with alike."""
+    cdef size_t n = 0
+    while n < most and n < b.key_size and key_of(a)[n] == key_of(b)[n]:
+        n += 1
+    return n
+
+
+cdef inline uint64_t _sample(const Record *r, size_t skipped) noexcept nogil:
+    """Eight bytes of a key, as a number that orders as they do; a key that ends before has zeros."""
+    cdef uint64_t sample = 0
+    cdef size_t i
+    for i in range(skipped, skipped + 8):
+        sample = sample << 8 | (<uint8_t> key_of(r)[i] if i < r.key_size else 0)
+    return sample
+
+
+cdef void _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_t count) noexcept nogil:
+    """The records from a position on, with samples where all of them are of one family."""
+    cdef const Record *first = <const Record *> (start + position)
+    cdef const Record *r
+    cdef size_t shared = first.key_size
+    cdef bint is_one_family = True
+    cdef Py_ssize_t i
+    for i in range(count):
+        r = <const Record *> (start + position)
+        out[i].place = <uint32_t> (position // 8)
+        is_one_family = is_one_family and r.family == first.family
+        shared = _shared_bytes(first, r, shared)
+        position += record_bytes_of(r.key_size, r.row_size)
+    for i in range(count):
+        r = <const Record *> (start + 8 * <uint64_t> out[i].place)
+        out[i].sample = _sample(r, shared) if is_one_family else 0
 
 
 cdef Run _extend_run(Segment segment, Run known, uint64_t until):
@@ -540,8 +598,9 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     cdef uint64_t position = segment.data_at if known is None else known.until
     cdef uint64_t first = position
     cdef Py_ssize_t known_size = 0 if known is None else known.size
-    cdef Py_ssize_t fresh = 0
+    cdef Py_ssize_t fresh = 0, i
     cdef Record *r
+    cdef Sortable *found
     cdef uint32_t *tail
     cdef Run run = Run.__new__(Run)
     while position < until:
@@ -551,24 +610,22 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
         fresh += 1
         position += record_bytes_of(r.key_size, r.row_size)
     run.at = <uint32_t *> PyMem_RawMalloc(4 * (known_size + fresh) + 4)
-    tail = <uint32_t *> PyMem_RawMalloc(8 * fresh + 8)
-    if run.at == NULL or tail == NULL:
-        PyMem_RawFree(tail)
+    found = <Sortable *> PyMem_RawMalloc((2 * fresh + 1) * sizeof(Sortable))
+    if run.at == NULL or found == NULL:
+        PyMem_RawFree(found)
         raise MemoryError()
     run.size = known_size + fresh
     run.until = position
-    position = first
     with nogil:
+        if fresh:
+            _gather(segment.start, first, found, fresh)
+            _sort(segment.start, found, found + fresh, fresh)
+        tail = run.at if known_size == 0 else <uint32_t *> found
         for i in range(fresh):
-            r = <Record *> (segment.start + position)
-            tail[i] = <uint32_t> (position // 8)
-            position += record_bytes_of(r.key_size, r.row_size)
-        _sort(segment.start, tail, tail + fresh, fresh)
+            tail[i] = found[i].place
         if known_size:
             _merge(segment.start, known.at, known_size, tail, fresh, run.at)
-        else:
-            memcpy(run.at, tail, 4 * fresh)
-        PyMem_RawFree(tail)
+        PyMem_RawFree(found)
     return run
 
 cdef inline uint32_t _get_be32(const char *at) noexcept nogil:
