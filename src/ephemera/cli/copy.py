@@ -10,7 +10,7 @@ import typer
 
 from ephemera import InvalidArgument
 from ephemera.cli import output
-from ephemera.cli.failures import ABSENT, say
+from ephemera.cli.process import ABSENT, say
 from ephemera.cli.stores import Json, open_to_read, open_to_write
 from ephemera.cli.text import json_field, show
 from ephemera.core.keyvalue import KeyValue
