@@ -47,7 +47,9 @@ soak-tests: install
 soak-sanitized: $(SANITIZED)/.installed
 	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PYTHONMALLOC=malloc \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(SANITIZED)/bin/python -m pytest -q --timeout 0 tests/engines/local tests/contract tests/test_keyspace.py
+	$(SANITIZED)/bin/python -m pytest -q --timeout 0 tests/engines/local tests/contract tests/resp \
+		tests/test_keyspace.py \
+		tests/server/test_direct.py tests/server/test_session.py tests/server/test_listener.py
 
 bench: install ## Measure; ARGS="…" go to python -m bench
 	$(BIN)/python -m bench $(ARGS)
@@ -77,5 +79,5 @@ $(VENV)/.installed: $(PACKAGING) $(COMPILED)
 $(SANITIZED)/.installed: $(PACKAGING) $(shell find src/ephemera -name '*.py') $(COMPILED)
 	@echo "installing into $(SANITIZED)"
 	@python=$$(.ci/python) && { test -x $(SANITIZED)/bin/python || "$$python" -m venv $(SANITIZED); }
-	@EPHEMERA_SANITIZE=1 $(SANITIZED)/bin/python $(PIP_INSTALL) '.[dev]'
+	@EPHEMERA_SANITIZE=1 $(SANITIZED)/bin/python $(PIP_INSTALL) '.[dev,server]'
 	@touch $@
