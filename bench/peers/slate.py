@@ -54,6 +54,8 @@ class Slatedb(Peer):
             for key, value in part:
                 batch.put_with_options(key, value, options)
             self._run(self._db.write(batch))
+        # The last of it too: whoever kills the process next finds what was loaded.
+        self._run(self._db.flush())
 
     def move_to_base(self) -> None:
         kind = self._api.FlushType.MEM_TABLE
