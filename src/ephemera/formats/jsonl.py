@@ -30,7 +30,7 @@ from ephemera.core.arguments import DEFAULT_FAMILY, check_family_name
 from ephemera.core.expiry import duration_ms, show
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats.files import DamagedFile, FileSource, naming_full
-from ephemera.formats.transfer import Contents, Record
+from ephemera.formats.transfer import Contents, Record, make_record, make_row
 
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 1 << 30
@@ -90,8 +90,9 @@ class JsonLines(FileSource):
 
     def __iter__(self) -> Iterator[Record]:
         for piece in self._pieces() if self._spool is None else self._spooled(self._spool):
-            for family, key, *row in piece:
-                yield Record(family, key, Row._make(row))
+            for family, key, value, written_ms, deadline_ms, idle_ms, hard_ms in piece:
+                row = make_row((value, written_ms, deadline_ms, idle_ms, hard_ms))
+                yield make_record((family, key, row))
 
     def _spooled(self, spool: Spool) -> Iterator[list[Flat]]:
         half = self._done_bytes

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ephemera.core.arguments import check_family_name
 from ephemera.core.errors import InvalidArgument
-from ephemera.core.row import NEVER_MS, Row
+from ephemera.core.row import NEVER_MS
 from ephemera.formats._codec import (
     Malformed,
     Window,
@@ -30,7 +30,7 @@ from ephemera.formats.databases import family_of, numbers_of
 from ephemera.formats.files import DamagedFile, FileSource
 from ephemera.formats.rdb import STRING_TYPE, VERSION, VERSION_MAX
 from ephemera.formats.rdb_types import skip_key_and_value, skip_module_parts
-from ephemera.formats.transfer import TICK_RECORDS, Contents, Record
+from ephemera.formats.transfer import TICK_RECORDS, Contents, Record, make_record, make_row
 
 MAGIC = b"REDIS"
 VERSION_MIN = 2
@@ -101,7 +101,9 @@ def records(window: Window, now_ms: int, skipped: Counter[str]) -> Iterator[Reco
     deadline_ms = NEVER_MS
     while (kind := byte()) != EOF:
         if kind == STRING_TYPE:
-            yield Record(family, string(), Row(string(), now_ms, deadline_ms))
+            key = string()
+            row = make_row((string(), now_ms, deadline_ms, 0, NEVER_MS))
+            yield make_record((family, key, row))
             deadline_ms = NEVER_MS
         elif kind == EXPIRETIME_MS:
             deadline_ms = parts.deadline_ms()

@@ -13,11 +13,11 @@ from itertools import pairwise
 
 from ephemera.core.arguments import VALUE_BYTES_MAX
 from ephemera.core.expiry import DEADLINE_MS_MAX
-from ephemera.core.row import NEVER_MS, Row
+from ephemera.core.row import NEVER_MS
 from ephemera.formats import rdb
 from ephemera.formats._scratch import Scratch
 from ephemera.formats.databases import family_of
-from ephemera.formats.transfer import Record
+from ephemera.formats.transfer import Record, make_record, make_row
 
 NUMBER = re.compile(rb"-?[0-9]{1,19}")
 NUMBER_MIN = -(2**63)
@@ -49,7 +49,8 @@ class Replay:
 
     def records(self) -> Iterator[Record]:
         for family, key, value, deadline_ms in self.scratch:
-            yield Record(family, key, Row(value, self._now_ms, deadline_ms))
+            row = make_row((value, self._now_ms, deadline_ms, 0, NEVER_MS))
+            yield make_record((family, key, row))
 
     def run(self, words: list[bytes]) -> None:
         name = words[0].upper()

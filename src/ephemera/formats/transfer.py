@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -44,6 +45,12 @@ class Record(NamedTuple):
     family: str
     key: bytes
     row: Row
+
+
+# Made a million times in an import, and twice as quickly as by their names.
+make_record: Callable[[tuple[str, bytes, Row]], Record] = partial(tuple.__new__, Record)
+make_row: Callable[[tuple[bytes, int, int, int, int]], Row] = partial(tuple.__new__, Row)
+make_write: Callable[[tuple[FamilyRef, bytes, Row]], Write] = partial(tuple.__new__, Write)
 
 
 class Source(Protocol):
@@ -152,14 +159,15 @@ def _batches(engine: Engine, source: Source, loaded: Loaded) -> Iterator[list[Wr
     size = 0
     now_ms = engine.clock.now_ms()
     for name, key, row in source:
-        if is_dead(row.deadline_ms, now_ms):
+        value, _, deadline_ms, _, _ = row
+        if is_dead(deadline_ms, now_ms):
             loaded.dead += 1
-        elif why := reason_to_skip(key, row):
+        elif why := reason_to_skip(key, value, deadline_ms):
             loaded.skipped[why] += 1
         else:
             family = families.get(name) or _family(engine, families, name)
-            batch.append(Write(family, key, row))
-            size += len(row.value)
+            batch.append(make_write((family, key, row)))
+            size += len(value)
             if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
@@ -174,13 +182,13 @@ def _family(engine: Engine, families: dict[str, FamilyRef], name: str) -> Family
     return family
 
 
-def reason_to_skip(key: bytes, row: Row) -> str | None:
+def reason_to_skip(key: bytes, value: bytes, deadline_ms: int) -> str | None:
     """Why no store holds such a row, or None."""
-    if 0 < len(key) <= KEY_BYTES_MAX and len(row.value) <= VALUE_BYTES_MAX:
-        if row.deadline_ms <= DEADLINE_MS_MAX or row.deadline_ms == NEVER_MS:
+    if 0 < len(key) <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX:
+        if deadline_ms <= DEADLINE_MS_MAX or deadline_ms == NEVER_MS:
             return None
         return "deadlines past the year 9999"
-    if len(row.value) > VALUE_BYTES_MAX:
+    if len(value) > VALUE_BYTES_MAX:
         return f"values of more than {VALUE_BYTES_MAX} bytes"
     return f"keys of more than {KEY_BYTES_MAX} bytes" if key else "an empty key"
 
