@@ -610,6 +610,8 @@ cdef class Answering:
         return self.append(line, size + 2)
 
     cdef int append(self, const char *data, Py_ssize_t size) except -1:
+        if size == 0:
+            return 0  # there may be no buffer yet
         self._reserve(size)
         memcpy(self.out + self.size, data, size)
         self.size += size
