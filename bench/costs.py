@@ -54,9 +54,19 @@ def _purge_once(peer: Peer, dying: Sequence[bytes], *, is_old: bool) -> float:
 
 def purge_growth(ground: Ground) -> Measure:
     """Does a dead key cost more among ten times more live ones?"""
+    return _purge_growth(ground, is_old=False)
+
+
+def purge_growth_base(ground: Ground) -> Measure:
+    if not ground.peer.has_tiers:
+        raise NotOffered
+    return _purge_growth(ground, is_old=True)
+
+
+def _purge_growth(ground: Ground, *, is_old: bool) -> Measure:
     live, dead = ground.scale.growth_live, ground.scale.growth_dead
     few, many = (
-        purge(ground, live=count, dead=dead, is_old=True, place=str(count), times=GROWTH_TIMES)
+        purge(ground, live=count, dead=dead, is_old=is_old, place=str(count), times=GROWTH_TIMES)
         for count in (live, GROWTH * live)
     )
     rates = {"few": few.value, "many": many.value}

@@ -54,11 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def render(results: Results) -> dict[str, str]:
-    """Every file of the page by its name below docs/."""
-    files = {
-        f"{PLOTS}/rates.svg": plots.rates(results, PLOTTED_RATES),
-        f"{PLOTS}/latencies.svg": plots.latencies(results, PLOTTED_LATENCIES),
-    }
+    """Every file of the page by its name below docs/; what was not measured has no plot."""
+    files = {f"{PLOTS}/rates.svg": plots.rates(results, PLOTTED_RATES)}
+    if set(PLOTTED_LATENCIES) & set(results["medians"]):
+        files[f"{PLOTS}/latencies.svg"] = plots.latencies(results, PLOTTED_LATENCIES)
     for operation in ("get", "put") if results.get("growth") else ():
         files[f"{PLOTS}/growth-{operation}.svg"] = plots.growth(results, operation)
     shown = "\n\n".join(f"![{Path(name).stem}]({name})" for name in files)

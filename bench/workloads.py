@@ -118,13 +118,13 @@ def touch(ground: Ground) -> Measure:
 
 
 def purge(ground: Ground) -> Measure:
-    return _purge(ground, is_old=True)
+    return _purge(ground, is_old=False)
 
 
-def purge_recent(ground: Ground) -> Measure:
+def purge_base(ground: Ground) -> Measure:
     if not ground.peer.has_tiers:
         raise NotOffered
-    return _purge(ground, is_old=False)
+    return _purge(ground, is_old=True)
 
 
 def _purge(ground: Ground, *, is_old: bool) -> Measure:
@@ -153,12 +153,18 @@ WORKLOADS: dict[str, Workload] = {
         Workload("scan", "ops/s", "all pairs with a TTL, in key order", scan),
         Workload("touch", "ops/s", "renew a key's TTL, at random", touch),
         Workload("purge", "ops/s", "dead keys removed, as many live between them", purge),
-        Workload("purge_recent", "ops/s", "the same before they reach the base tier", purge_recent),
+        Workload("purge_base", "ops/s", "the same, moved to the base tier before", purge_base),
         Workload(
             "purge_growth",
             "×",
             "cost per dead key among ten times more live keys ÷ among as many as before",
             costs.purge_growth,
+        ),
+        Workload(
+            "purge_growth_base",
+            "×",
+            "the same, the dead moved to the base tier before",
+            costs.purge_growth_base,
         ),
         Workload(
             "open_after_crash",

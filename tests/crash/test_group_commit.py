@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,6 +89,13 @@ def test_sixteen_threads_share_syncs(path: Path) -> None:
             # The one that was under way, and one for all that came meanwhile.
             assert store.stats()["syncs"] - before <= 2
         assert store.stats()["syncs"] <= 11 < store.count() == 81
+
+
+def test_whoever_stands_before_the_system_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Files().syncs_directly is (sys.platform != "darwin")
+    assert not GatedFiles().syncs_directly
+    monkeypatch.setattr(Files, "sync", GatedFiles.sync)
+    assert not Files().syncs_directly
 
 
 def put_often(store: Store, first: int, count: int) -> None:

@@ -54,7 +54,7 @@ class Files:
     @property
     def syncs_directly(self) -> bool:
         """Whether `sync` is the mapping's own and nothing else, so that nobody need ask here."""
-        return type(self).sync is Files.sync and not _IS_DARWIN
+        return type(self).sync is _SYSTEM_SYNC and not _IS_DARWIN
 
     def create_mapped(self, path: Path, size: int, fill: Callable[[memoryview], object]) -> Mapped:
         """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
@@ -129,6 +129,10 @@ class Files:
     def remove(self, path: Path) -> None:
         with system_errors(path):
             path.unlink(missing_ok=True)
+
+
+_SYSTEM_SYNC = Files.sync
+"""As it is here, whatever a test puts in its place later."""
 
 
 class FileLock:
