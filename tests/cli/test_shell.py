@@ -44,6 +44,15 @@ def test_commands_of_the_server_run_without_one(path: Path) -> None:
         assert store.get("name") == b"ada"
 
 
+def test_a_long_script_runs_to_its_end(path: Path) -> None:
+    assert shell(
+        path,
+        "CONFIG SET busy-reply-threshold 1",
+        "EVAL \"for i = 1, 300000 do end return redis.call('incr', 'n')\" 0",
+        "GET n",
+    ) == ["OK", "1", "1"]
+
+
 def test_words_are_quoted_as_redis_has_it(path: Path) -> None:
     assert shell(path, r'SET "a b" "\x00\n"', 'GET "a b"') == ["OK", r"\x00\n"]
 

@@ -32,6 +32,11 @@ class Client:
         self._reader.feed(self.session.feed(wire(*args)))
         return self._reader.gets()
 
+    def go_on(self) -> Any:  # Any: as above
+        """One more step of what waits; the reply to it, or False where there is none yet."""
+        self._reader.feed(self.session.go_on())
+        return self._reader.gets()
+
     def line(self, text: str) -> Any:  # Any: as above
         """The reply to an inline command."""
         self._reader.feed(self.session.feed(text.encode() + b"\r\n"))

@@ -18,6 +18,7 @@ from ephemera.server.settings import Settings
 from tests.server.clients import Client, wire
 
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
+BUSY = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 READ_ONLY = "ERR Write commands are not allowed from read-only scripts."
 
 
@@ -101,7 +102,7 @@ def test_script_flush_takes_no_other_option(options: tuple[str, ...], client: Cl
     assert client.error("SCRIPT", "FLUSH", *options) == refused
 
 
-def test_script_kill_finds_nothing(client: Client) -> None:
+def test_script_kill_finds_nothing_where_nothing_is_busy(client: Client) -> None:
     assert client.error("SCRIPT", "KILL") == "NOTBUSY No scripts in execution right now."
 
 
@@ -635,13 +636,26 @@ def test_commands_in_scripts_are_counted(client: Client, server: Server) -> None
 
 
 @pytest.fixture
-def hasty() -> Iterator[Client]:
-    """A client whose scripts may take one millisecond."""
+def busy() -> Iterator[Server]:
+    """A server whose scripts may take one millisecond before others are told BUSY."""
     with ephemera.open("memory://", maintenance="manual") as store:
-        yield Client(Server(store, Settings(busy_reply_threshold=1)))
+        yield Server(store, Settings(busy_reply_threshold=1))
 
 
-@pytest.mark.parametrize(
+def killed(script: str, line: int = 1) -> str:
+    return placed("ERR Script killed by user with SCRIPT KILL...", script, line)
+
+
+def end_of(client: Client, steps_max: int = 10_000) -> object:
+    """The reply to a script that takes long."""
+    for _ in range(steps_max):
+        reply = client.go_on()
+        if reply is not False:
+            return reply
+    raise AssertionError("it does not end")
+
+
+ENDLESS = pytest.mark.parametrize(
     "endless",
     [
         "while true do end",
@@ -656,15 +670,156 @@ def hasty() -> Iterator[Client]:
         "local t = setmetatable({}, {__index = function() while true do end end}) return t.x",
         "table.sort({1, 2, 3}, function() while true do end end)",
         "xpcall(function() while true do end end, function() while true do end end)",
+        "local t = {} for i = 1, 20000 do t[i] = i end while true do cjson.encode(t) end",
+        "local t = '[' .. string.rep('1,', 20000) .. '1]' while true do cjson.decode(t) end",
+        "local t = {} for i = 1, 2000 do t[i] = 'xx' end while true do table.concat(t) end",
+        "while true do string.rep('x', 1000000) end",
+        "local s = string.rep('x', 100000) while true do s:upper() end",
+        "local s = string.rep('x', 1000000) while true do s = (s .. 'x'):sub(2) end",
+        "local s = string.rep('a', 500) while true do s:find('.-b') end",
     ],
 )  # fmt: skip
-def test_a_script_that_takes_too_long_is_ended_and_undone(endless: str, hasty: Client) -> None:
+
+
+@ENDLESS
+def test_a_script_that_takes_long_can_be_killed_and_is_undone(endless: str, busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
     script = f"redis.call('set', 'a', 1) {endless}"
-    assert hasty.error("EVAL", script, 0) == (
-        f"ERR Script ended and undone: it ran longer than busy-reply-threshold script: {sha(script)}."
+    assert client("EVAL", script, 0) is False, "no reply yet"
+    assert other.error("GET", "a") == BUSY
+    for _ in range(3):
+        assert client.go_on() is False
+        assert other.error("PING") == BUSY
+    assert other("SCRIPT", "KILL") == b"OK"
+    reply = str(end_of(client))
+    assert reply.startswith("ERR Script killed by user with SCRIPT KILL... script: " + sha(script))
+    assert other("GET", "a") is None
+    assert client("EVAL", "return 1", 0) == 1
+    assert other.error("SCRIPT", "KILL") == "NOTBUSY No scripts in execution right now."
+
+
+def test_a_script_that_takes_long_comes_to_its_end(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    script = """
+        redis.call('set', 'a', 0)
+        for i = 1, 300000 do if i % 1000 == 0 then redis.call('incr', 'a') end end
+        return redis.call('get', 'a')
+    """
+    assert client("EVAL", script, 0) is False
+    assert other.error("GET", "a") == BUSY, "and none of it is seen"
+    assert end_of(client) == b"300"
+    assert other("GET", "a") == b"300"
+
+
+def test_only_what_redis_allows_is_allowed_meanwhile(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    busy.settings.requirepass = b"secret"
+    client("EVAL", "while true do end", 0)
+    for command in (["GET", "a"], ["SET", "a", 1], ["EVAL", "return 1", 0], ["SCRIPT", "FLUSH"],
+                    ["CLIENT", "LIST"], ["INFO"], ["FUNCTION", "STATS"], ["SHUTDOWN"],
+                    ["SUBSCRIBE", "a"], ["CONFIG", "GET", "*"]):  # fmt: skip
+        assert other.error(*command) == BUSY, command
+    for command in (["WATCH", "a"], ["UNWATCH"], ["MULTI"], ["DISCARD"], ["RESET"],
+                    ["AUTH", "secret"]):  # fmt: skip
+        assert other(*command) in (b"OK", b"RESET"), command
+    assert other("HELLO", 2)[:2] == [b"server", b"redis"]
+    late = Client(busy)
+    assert late.error("GET", "a") == "NOAUTH Authentication required."
+    assert late("AUTH", "secret") == b"OK"
+    assert late.error("GET", "a") == BUSY
+    other("SCRIPT", "KILL")
+    assert "killed" in str(end_of(client))
+    assert other("PING") == b"PONG"
+
+
+def test_a_transaction_that_meets_a_busy_server_is_broken(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    other("MULTI")
+    client("EVAL", "while true do end", 0)
+    assert other.error("SET", "a", 1) == BUSY
+    assert other.error("EXEC") == f"EXECABORT Transaction discarded because of: {BUSY}"
+    other("SCRIPT", "KILL")
+    end_of(client)
+    assert other("GET", "a") is None
+
+
+def test_exec_goes_on_in_slices_too(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    client("MULTI")
+    client("SET", "a", 1)
+    client("EVAL", "for i = 1, 300000 do end return redis.call('incr', 'a')", 0)
+    client("GET", "a")
+    assert client("EXEC") is False
+    assert other.error("GET", "a") == BUSY
+    assert end_of(client) == [b"OK", 2, b"2"]
+    assert other("GET", "a") == b"2"
+
+
+def test_exec_with_a_killed_script_does_nothing(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    client("MULTI")
+    client("SET", "a", 1)
+    client("EVAL", "while true do end", 0)
+    client("EXEC")
+    other("SCRIPT", "KILL")
+    assert "killed" in str(end_of(client))
+    assert other("GET", "a") is None
+
+
+def test_requests_behind_a_long_script_wait_for_it(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    script = wire("EVAL", "for i = 1, 300000 do end return 1", 0)
+    out = client.session.feed(script + wire("SET", "a", 1))
+    out += client.session.feed(wire("GET", "a"))
+    assert out == b""
+    while client.session.has_waiting:
+        assert other.error("GET", "a") == BUSY
+        out += client.session.go_on()
+    assert out == b":1\r\n+OK\r\n$1\r\n1\r\n"
+
+
+def test_a_script_whose_client_is_gone_is_ended_and_undone(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    client(
+        "EVAL",
+        "redis.call('set', 'a', 1) while true do pcall(function() while true do end end) end",
+        0,
     )
-    assert hasty("GET", "a") is None
-    assert hasty("EVAL", "return 1", 0) == 1
+    assert other.error("GET", "a") == BUSY
+    client.session.close()
+    assert other("GET", "a") is None
+    assert other("EVAL", "return 1", 0) == 1
+
+
+def test_all_scripts_of_exec_end_when_its_client_is_gone(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    client("MULTI")
+    for _ in range(3):
+        client("EVAL", "redis.call('set', 'a', 1) while true do end", 0)
+    client("EXEC")
+    client.session.close()
+    assert other("GET", "a") is None
+
+
+def test_a_monitor_is_shown_what_happens_meanwhile_with_its_client(busy: Server) -> None:
+    client, other, monitor = Client(busy), Client(busy), Client(busy)
+    other.session.address = "10.0.0.1:5"
+    monitor("MONITOR")
+    client("EVAL", "while true do end", 0)
+    other("UNWATCH")
+    other("SCRIPT", "KILL")
+    end_of(client)
+    assert b'10.0.0.1:5] "UNWATCH"' in monitor.pushed[-2]
+    assert b'10.0.0.1:5] "SCRIPT" "KILL"' in monitor.pushed[-1]
+
+
+def test_a_long_script_is_slow_as_a_whole(busy: Server) -> None:
+    client = Client(busy)
+    client("EVAL", "for i = 1, 3000000 do end", 0)
+    assert end_of(client) is None
+    took = busy.commands.all["eval"].spent_ns
+    assert took > 1_000_000
+    assert busy.commands.all["eval"].calls == 1
 
 
 def test_a_limit_of_zero_is_none(client: Client, server: Server) -> None:
@@ -679,6 +834,7 @@ def test_a_script_that_takes_too_much_memory_is_ended(
     monkeypatch.setattr("ephemera.server.scripts.KILOBYTES_MAX", 1024)
     hoard = "redis.call('set', 'a', 1) local t = {} while true do t[#t + 1] = {} end"
     assert "it held more than" in client.error("EVAL", hoard, 0)
+    assert client.session.server.busy.is_on is False
     assert client("GET", "a") is None
     waste = "for i = 1, 100000 do local t = {i, i, i} end return 1"
     assert client("EVAL", waste, 0) == 1, "what is garbage is not held"

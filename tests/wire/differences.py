@@ -10,6 +10,7 @@ DIFFERENCES: dict[str, str] = {
     "decimal-floats": "Numbers of INCRBYFLOAT are decimal; Redis reads hexadecimal ones too, and never writes them.",
     "dump-plain": "DUMP does not compress; RESTORE takes what Redis compressed.",
     "key-size": "A key has 1 to 1,900 bytes here: the base tier keeps keys in its tree's pages.",
+    "kill-undoes": "SCRIPT KILL ends a script that wrote, too, and undoes it; Redis says UNKILLABLE.",
     "last-words": "Replies to requests before POST or Host: go out; Redis drops them with the connection.",
     "only-strings": "Lists, hashes, sets and sorted sets are unknown commands: clients fall back cleanly.",
     "seven-two-client": "CLIENT SETINFO and CLIENT NO-TOUCH came with 7.2.",

@@ -87,14 +87,19 @@ class StoreLink:
                 out = self._session.feed(write_request(args))
         except EphemeraError as error:
             return [Refused(f"ERR {error}")]
-        while self._session.has_waiting and not self._session.is_postponed:
+        while self._session.has_waiting and not self._is_paused:
             out += self._session.go_on()
         self.is_over = self.is_over or self._session.is_closing
-        if self._session.is_postponed:
+        if self._is_paused:
             self._session.close()
             self._begin()
             return [Refused(PAUSED)]
         return list(_replies(out))
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether a command waits, and not only for the next slice of its own script."""
+        return self._session.is_postponed and not self._server.busy.belongs_to(self._session)
 
     @contextmanager
     def _turn(self, args: list[bytes]) -> Iterator[None]:

@@ -187,9 +187,14 @@ class Connection(Receiving, asyncio.Protocol):
             return
         with self._guarded():
             self.finish(self.session.go_on())
+            if not (self.session.is_postponed or self._is_choked or self.transport.is_closing()):
+                self._resume_reading()
 
     def _go_on_later(self) -> None:
-        """At the end of a pause, when requests wait for that; otherwise in the next turn of the loop."""
+        """At the end of a pause, when requests wait for that; otherwise in the next turn of the loop.
+
+        Nothing is read before: what a client sends meanwhile waits in its socket, and not in memory.
+        """
         if not self.session.is_postponed:
             self._listener.loop.call_soon(self._go_on)
             return
@@ -199,9 +204,8 @@ class Connection(Receiving, asyncio.Protocol):
         self._listener.loop.call_later(left_ms / 1000, self._wake)
 
     def _wake(self) -> None:
-        """The pause is over, or was ended."""
+        """The pause is over, or was ended; or it is time for the next slice of a script."""
         if self.session.is_postponed and not self.transport.is_closing():
-            self._resume_reading()
             self._listener.loop.call_soon(self._go_on)
 
     def _hold(self, out: bytes) -> None:
@@ -342,6 +346,7 @@ class Listener:
         finally:
             ticking.cancel()
             await self._drain()
+            self.server.busy.end()
             self.server.store.close()
         if self._failure is not None:
             raise self._failure

@@ -7,9 +7,9 @@ returning a table runs none of the script's code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from ephemera import UnsupportedOperation
 from ephemera.resp.encoder import LINE_BREAKS, double
@@ -33,8 +33,12 @@ MEMORY_BYTES_MAX = 4 * KILOBYTES_MAX * 1024
 """The size of anything larger is an error in the script. It is far more than the above, because at this limit
 our own calls of the interpreter would fail too, which it does not survive."""
 OUT_OF_MEMORY = b"not enough memory"
-LOOK_EVERY = 10_000
-"""After how many instructions a script's time and memory are looked at."""
+LOOK_FIRST = 100
+LOOK_EVERY_MAX = 10_000
+"""After how many instructions a script is looked at: the first time, and at most. A look takes a microsecond,
+and so many plain instructions take thirty or more: looking more often would be felt."""
+LOOK_STEPS = 1_000
+"""After how many steps in a function of ours, such as members that cjson encodes."""
 DEPTH_MAX = 128
 TOO_DEEP = Refused("ERR reached lua stack limit")
 
@@ -42,6 +46,7 @@ LuaValue = (
     Any  # what lupa hands over: bytes, numbers, bools, None, and handles of Lua's own objects
 )
 Function = Callable[..., LuaValue]
+T = TypeVar("T")
 
 
 class Failed(Exception):
@@ -66,9 +71,12 @@ class Lua:
         libraries: Callable[[Lua], Mapping[str, Mapping[str, object]]],
         *,
         explain: Callable[[object], bytes],
-        must_end: Callable[[int], bool],
+        look: Callable[[int], int],
+        note_end: Callable[[bytes], None],
+        check: Callable[[], None],
     ) -> None:
         lupa = _lupa()
+        self._check = check
         self._kind: Callable[[LuaValue], str | None] = lupa.lua_type
         self._error: type[Exception] = lupa.LuaError
         self._runtime = lupa.LuaRuntime(
@@ -94,8 +102,9 @@ class Lua:
                 {name.encode(): self._named(each) for name, each in libraries(self).items()}
             ),
             explain,
-            must_end,
-            LOOK_EVERY,
+            look,
+            note_end,
+            LOOK_FIRST,
             KILOBYTES_MAX,
         )
 
@@ -142,6 +151,16 @@ class Lua:
         text = fields.get(b"err")
         place = b"%b:%d" % (fields[b"source"], fields[b"line"]) if b"source" in fields else b""
         raise Failed(text if isinstance(text, bytes) else b"ERR unknown error", place)
+
+    def looked_at(self, steps: Iterable[T]) -> Iterator[T]:
+        """The same steps of work outside the interpreter, with a look at the script now and then.
+
+        Raises Refused where it has to end.
+        """
+        for number, step in enumerate(steps, 1):
+            if number % LOOK_STEPS == 0:
+                self._check()
+            yield step
 
     # --- values -------------------------------------------------------------------------------
 

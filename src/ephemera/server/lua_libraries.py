@@ -41,7 +41,7 @@ class Encoder:
         self._lua = lua
 
     def __call__(self, value: LuaValue = None) -> bytes:
-        return b"".join(self._parts(value, 1))
+        return b"".join(self._lua.looked_at(self._parts(value, 1)))
 
     def _parts(self, value: LuaValue, depth: int) -> Iterator[bytes]:
         if isinstance(value, bool):
@@ -53,7 +53,7 @@ class Encoder:
         elif self._lua.is_table(value):
             if depth > JSON_DEPTH_MAX:
                 raise Refused(f"ERR Cannot serialise, excessive depth ({depth})")
-            yield from self._table(dict(value.items()), depth)
+            yield from self._table(dict(self._lua.looked_at(value.items())), depth)
         elif self._lua.is_function(value):
             raise Refused("ERR Cannot serialise function: type not supported")
         else:
@@ -130,9 +130,10 @@ class Decoder:
         if isinstance(found, str):
             return found.encode(errors="surrogateescape")
         if isinstance(found, list):
-            return self._lua.array(map(self._value, found))
+            return self._lua.array(self._lua.looked_at(map(self._value, found)))
         if isinstance(found, dict):
-            return self._lua.table({self._value(name): self._value(v) for name, v in found.items()})
+            fields = self._lua.looked_at(found.items())
+            return self._lua.table({self._value(name): self._value(v) for name, v in fields})
         return found
 
 

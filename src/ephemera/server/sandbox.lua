@@ -1,23 +1,25 @@
 -- The world of a script: what it can see and cannot change, and how it is run and ended.
 --
 -- Handed in: the members of `redis`, the libraries by name, `explain` (the text of an error that a function of
--- ours raised), `must_end` (whether the script that holds so many kilobytes has to end), how many instructions pass
--- between two looks at that, and from how many kilobytes on they are counted without the garbage.
+-- ours raised), `ask` (after how many instructions to look again at the script that holds so many kilobytes; 0 if it
+-- has to end), `note_end` (told the line at which it had to), how many instructions pass before the first look, and from
+-- how many kilobytes on they are counted without the garbage.
 -- Handed out: `compile`, `run`, `null`, what arms and disarms those looks, and the collector.
 --
 -- Functions of ours are userdata to Lua, and their errors are too. A script sees neither: it is told "function",
 -- and errors as tables with a field `err`. They are not wrapped in functions of Lua, because the tail call
 -- `return redis.call(...)` would then leave no trace of the line it stands in.
 
-local redis, libraries, explain, must_end, LOOK_EVERY, KILOBYTES_MAX = ...
+local redis, libraries, explain, ask, note_end, LOOK_FIRST, KILOBYTES_MAX = ...
 
 local collectgarbage, gcinfo = collectgarbage, gcinfo
 local error, getinfo, getmetatable, loadstring = error, debug.getinfo, getmetatable, loadstring
 local next, pairs, pcall, rawget, rawset = next, pairs, pcall, rawget, rawset
 local setfenv, sethook, setmetatable, tostring = setfenv, debug.sethook, setmetatable, tostring
 local type, xpcall = type, xpcall
-local byte, concat, floor, insert = string.byte, table.concat, math.floor, table.insert
-local create, resume = coroutine.create, coroutine.resume
+local byte, find, sub = string.byte, string.find, string.sub
+local concat, floor, insert = table.concat, math.floor, table.insert
+local create, resume, running = coroutine.create, coroutine.resume, coroutine.running
 
 local READONLY = "Attempt to modify a readonly table"
 local OWN = getinfo(1, "S").source
@@ -42,11 +44,15 @@ local function protect(inner, index)
   return front
 end
 
--- Errors, as scripts know them.
+-- Errors, as scripts know them. A stack that overflows in the look at the script does so in the script.
+
+local OWN_PLACE = getinfo(1, "S").short_src .. ":"
 
 local function known(err)
   if type(err) == "userdata" and err ~= null then
     return {err = explain(err)}
+  elseif type(err) == "string" and sub(err, 1, #OWN_PLACE) == OWN_PLACE then
+    return sub(err, find(err, " ", #OWN_PLACE, true) + 1), true
   end
   return err
 end
@@ -62,26 +68,55 @@ local function caught(is_well, err, ...)
   return false, err
 end
 
+-- The line of the script that is running.
+
+local function place()
+  local level = 3 -- past this function and the one that asks
+  local info = getinfo(level, "Sl")
+  while info and (info.what == "C" or info.what == "tail" or info.source == OWN) do
+    level = level + 1
+    info = getinfo(level, "Sl")
+  end
+  return info
+end
+
 -- The look at time and memory. Once a script has to end every instruction fails, so that no pcall goes on.
 -- While an error of the look itself is handled nothing looks: no code of the script may run then.
 
 local is_looking = false
+local look
+local FIRST_THREAD = {} -- which has no name that could be a key
+local intervals = setmetatable({}, {__mode = "k"})
 
-local function look()
+local function look_after(every, thread)
+  intervals[thread or running() or FIRST_THREAD] = every
+  if thread then
+    sethook(thread, look, "", every)
+  else
+    sethook(look, "", every)
+  end
+end
+
+function look()
   is_looking = true
   if gcinfo() > KILOBYTES_MAX then
     collectgarbage()
   end
-  if must_end(gcinfo()) then
+  local every = ask(gcinfo())
+  if every == 0 then
+    local info = place()
+    note_end(info and info.source .. ":" .. info.currentline or "")
     sethook(look, "", 1)
     error("ended", 0)
+  elseif every ~= intervals[running() or FIRST_THREAD] then
+    look_after(every)
   end
   is_looking = false
 end
 
 local function arm()
   is_looking = false
-  sethook(look, "", LOOK_EVERY)
+  look_after(LOOK_FIRST)
 end
 
 -- One of C would go on for minutes, and nothing could look at it meanwhile.
@@ -248,7 +283,7 @@ end
 
 local function begin(act)
   local made = create(act)
-  sethook(made, look, "", LOOK_EVERY)
+  look_after(LOOK_FIRST, made)
   return made
 end
 
@@ -275,22 +310,16 @@ getmetatable("").__metatable = nothing
 
 -- Running.
 
-local function place()
-  local level = 3 -- past this function and the handler
-  local info = getinfo(level, "Sl")
-  while info and (info.what == "C" or info.what == "tail" or info.source == OWN) do
-    level = level + 1
-    info = getinfo(level, "Sl")
-  end
-  return info
-end
-
 local function report(err)
-  err = known(err)
+  local is_misplaced
+  err, is_misplaced = known(err)
+  local info = place()
+  if info and is_misplaced then
+    err = info.short_src .. ":" .. info.currentline .. ": " .. err
+  end
   if type(err) ~= "table" or behind[err] then
     err = {err = "ERR " .. tostring(err)}
   end
-  local info = place()
   if info then
     err.source, err.line = info.source, info.currentline
   end

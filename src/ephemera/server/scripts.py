@@ -1,8 +1,11 @@
 """Scripts: those that are known, by their SHA1, and how one is run.
 
 A script is one transaction of the store, or a part of the one that EXEC runs. Where it fails, what it wrote
-stays, as in Redis. Where it takes longer than `busy-reply-threshold`, or too much memory, it is ended and
-nothing of it stays: one thread serves all clients, so nobody could send SCRIPT KILL.
+stays, as in Redis. Where it takes too much memory, or somebody sends SCRIPT KILL, it is ended and nothing of
+it stays. Where it takes longer than `busy-reply-threshold`, others are served between its slices: see `busy`.
+
+How a script is doing is looked at between its instructions, after as many as took a moment so far. One call of
+C is one instruction: nobody looks at it before it returns.
 """
 
 from __future__ import annotations
@@ -16,7 +19,15 @@ from typing import TYPE_CHECKING
 from ephemera.core.clock import elapsed_ns
 from ephemera.resp.encoder import double
 from ephemera.resp.replies import Refused, Reply
-from ephemera.server.lua import KILOBYTES_MAX, Failed, Function, Lua, LuaValue
+from ephemera.server.lua import (
+    KILOBYTES_MAX,
+    LOOK_EVERY_MAX,
+    LOOK_FIRST,
+    Failed,
+    Function,
+    Lua,
+    LuaValue,
+)
 from ephemera.server.lua_libraries import libraries
 from ephemera.server.settings import REDIS_VERSION
 
@@ -36,7 +47,14 @@ FLAGS = {b"no-writes", b"allow-oom", b"allow-stale", b"no-cluster", b"allow-cros
 COUNTS_AS_WRITE = {"publish", "spublish"}
 WHOLE_MAX = 2**62
 """Whole numbers below this are passed to commands with all their digits."""
-TOO_LONG = "ERR Script ended and undone: it ran longer than busy-reply-threshold"
+SLICE_NS = 5_000_000
+"""How long a script that has passed the threshold runs before others are served again."""
+LOOK_NS = 1_000_000
+"""How much time should pass, at most, between two looks at a script."""
+LOOK_GROWTH = 2
+"""How much rarer a look may become from one to the next: a script may begin what takes long at any time."""
+KILLED = "ERR Script killed by user with SCRIPT KILL..."
+ALONE = "ERR Script ended and undone: its client is gone"
 TOO_LARGE = f"ERR Script ended and undone: it held more than {KILOBYTES_MAX} kilobytes"
 WRONG_ARGUMENTS = Refused("ERR wrong number or type of arguments")
 
@@ -55,11 +73,16 @@ class Run:
     """A script that is running."""
 
     session: Session
-    deadline_ns: float
+    slice_ends_ns: float
     is_readonly: bool
     protocol: int = 2
+    looked_ns: int = 0
+    look_every: int = LOOK_FIRST
+    """How many instructions there were between the last two looks."""
     end: str = ""
-    """Why it had to end."""
+    """Why it has to end."""
+    end_place: bytes = b""
+    """The line at which it did."""
 
 
 class Scripts:
@@ -104,7 +127,14 @@ class Scripts:
     def _interpreter(self) -> Lua:
         if self._lua is None:
             members = Api(self).members()
-            self._lua = Lua(members, libraries, explain=_explain, must_end=self.must_end)
+            self._lua = Lua(
+                members,
+                libraries,
+                explain=_explain,
+                look=self.look,
+                note_end=self.note_end,
+                check=self.check,
+            )
         return self._lua
 
     # --- running ------------------------------------------------------------------------------
@@ -118,7 +148,7 @@ class Scripts:
     @property
     def is_running(self) -> bool:
         """Whether the command under way is called by a script."""
-        return self._running is not None
+        return self._running is not None and not self._server.busy.is_paused
 
     @property
     def running(self) -> Run:
@@ -140,10 +170,13 @@ class Scripts:
             raise Refused("ERR Can not execute a script with write flag using *_ro command.")
         is_readonly = is_readonly or b"no-writes" in (script.flags or ())
         limit_ms = self._server.settings.busy_reply_threshold
-        deadline_ns = elapsed_ns() + limit_ms * 1_000_000 if limit_ms else inf
+        now_ns = elapsed_ns()
+        slice_ends_ns = now_ns + limit_ms * 1_000_000 if limit_ms else inf
         call, db = session.call, session.db
         args, command = call.args, call.command
-        self._running = Run(session, deadline_ns, is_readonly)
+        self._running = Run(session, slice_ends_ns, is_readonly, looked_ns=now_ns)
+        if self._server.busy.is_ending:
+            self._running.end = ALONE
         try:
             with self._server.transaction():
                 session.select(db)
@@ -159,21 +192,52 @@ class Scripts:
             value = self.lua.run(script.function, keys, arguments)
             reply = self.lua.to_reply(value, run.protocol)
         except Failed as error:
-            where = b" script: %b, on %b." % (script.sha, error.place) if error.place else b""
-            reply = Refused(error.text + where)
+            reply = Refused(error.text + _where(script, error.place))
+            run.end_place = run.end_place or error.place
         if run.end:
-            reply = Refused(f"{run.end} script: {script.sha.decode()}.")
+            reply = Refused(run.end.encode() + _where(script, run.end_place))
             self._server.abandon(reply)
         return reply
 
-    def must_end(self, kilobytes: int = 0) -> bool:
-        """Whether the running script, which holds so much, has to end."""
-        run = self.running
-        if not run.end and elapsed_ns() > run.deadline_ns:
-            run.end = TOO_LONG
-        if not run.end and kilobytes > KILOBYTES_MAX:
-            run.end = TOO_LARGE
-        return bool(run.end)
+    def look(self, kilobytes: int = 0) -> int:
+        """After how many instructions to look again at the running script, which holds so much; 0 ends it."""
+        run, now_ns = self.running, elapsed_ns()
+        if kilobytes:
+            per_moment = run.look_every * LOOK_NS // max(1, now_ns - run.looked_ns)
+            run.look_every = max(1, min(per_moment, run.look_every * LOOK_GROWTH, LOOK_EVERY_MAX))
+            run.looked_ns = now_ns
+        if kilobytes > KILOBYTES_MAX:
+            run.end = run.end or TOO_LARGE
+        if now_ns > run.slice_ends_ns:
+            self._pause(run)
+        return 0 if run.end else run.look_every
+
+    def _pause(self, run: Run) -> None:
+        """Let others be served; one of them may have ended the script meanwhile."""
+        self._server.busy.pause()
+        if self._server.busy.is_ending:
+            run.end = run.end or ALONE
+        run.looked_ns = elapsed_ns()
+        run.slice_ends_ns = run.looked_ns + SLICE_NS
+
+    def note_end(self, place: bytes) -> None:
+        """The running script was ended at this line: the first one counts."""
+        self.running.end_place = self.running.end_place or place
+
+    def check(self) -> None:
+        """The look of what runs outside the interpreter. Raises Refused where the script has to end."""
+        if not self.look():
+            raise Refused(self.running.end)
+
+    def kill(self) -> None:
+        """Let the script that others wait for end with its next slice. Raises Refused where there is none."""
+        if self._running is None or not self._server.busy.is_on:
+            raise Refused("NOTBUSY No scripts in execution right now.")
+        self._running.end = KILLED
+
+
+def _where(script: Script, place: bytes) -> bytes:
+    return b" script: %b, on %b." % (script.sha, place) if place else b""
 
 
 def _explain(error: object) -> bytes:
@@ -249,8 +313,7 @@ class Api:
 
     def _perform(self, arguments: tuple[LuaValue, ...]) -> Reply:
         run = self._scripts.running
-        if self._scripts.must_end():
-            raise Refused(run.end)
+        self._scripts.check()
         if not arguments:
             raise Refused("ERR Please specify at least one argument for this redis lib call")
         args = [_argument(each) for each in arguments]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import ephemera
 from ephemera import Family, Store, Transaction
@@ -17,6 +17,7 @@ from ephemera.core.keyvalue import Gathers, KeyValue
 from ephemera.core.options import Durability
 from ephemera.resp.replies import Refused
 from ephemera.server._direct import Tally
+from ephemera.server.busy import Busy
 from ephemera.server.cursors import Cursors
 from ephemera.server.database import Database
 from ephemera.server.events import Event
@@ -71,6 +72,15 @@ def family_name(number: int) -> str:
 FAMILIES = tuple(family_name(number) for number in range(DATABASES))
 
 
+class Aside(NamedTuple):
+    """A transaction that is under way while others are served."""
+
+    transaction: Transaction | None
+    inside: dict[int, Database]
+    untold: list[Callable[[], object]]
+    abandoned: Refused | None
+
+
 class Server(Tally):
     """One served store. Everything here belongs to one thread.
 
@@ -95,6 +105,7 @@ class Server(Tally):
         self.cursors = Cursors()
         self.monitors: list[Session] = []
         self.pause = Pause()
+        self.busy = Busy(self)
         self.stop: Callable[[], object] = _stay
         self.run_id = token_hex(20)
         self.expiry_lag = ExpiryLag(store)
@@ -165,6 +176,15 @@ class Server(Tally):
         for act in untold:
             act()
 
+    def set_aside(self) -> Aside:
+        """Be outside the transaction under way until it is brought back."""
+        aside = Aside(self._transaction, self._inside, self._untold, self._abandoned)
+        self._transaction, self._inside, self._untold, self._abandoned = None, {}, [], None
+        return aside
+
+    def bring_back(self, aside: Aside) -> None:
+        self._transaction, self._inside, self._untold, self._abandoned = aside
+
     @property
     def is_inside_transaction(self) -> bool:
         """Whether the command under way runs inside EXEC or a script."""
@@ -215,8 +235,8 @@ class Server(Tally):
 
     @property
     def is_special(self) -> bool:
-        """Whether somebody watches every command, or commands have to wait."""
-        return bool(self.monitors) or self.pause.until_ms > 0
+        """Whether somebody watches every command, or commands have to wait, or are refused for a while."""
+        return bool(self.monitors) or self.pause.until_ms > 0 or self.busy.is_on
 
     def monitor(self, session: Session) -> None:
         """Show this client every command from here on."""

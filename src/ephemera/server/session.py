@@ -18,6 +18,7 @@ from ephemera.resp.encoder import encode
 from ephemera.resp.parser import Limits, Parser, Request
 from ephemera.resp.replies import NO_REPLY, Refused, Reply, Simple
 from ephemera.server._direct import OUTPUT_BYTES_PAUSE, POSTPONED, Answering, Call
+from ephemera.server.busy import BUSY
 from ephemera.server.monitor import show
 from ephemera.server.server import Server
 from ephemera.server.table import NO_COMMAND, Command
@@ -109,6 +110,8 @@ class Session(Answering):
     def close(self) -> None:
         """The client is gone."""
         self.is_closing = True
+        if self.server.busy.belongs_to(self):
+            self.server.busy.end()
         self.has_waiting = False
         self.server.unmonitor(self)
         self.server.leave(self)
@@ -180,6 +183,9 @@ class Session(Answering):
         return command, NO_REPLY if is_silent else reply
 
     def _decide(self, args: Request) -> tuple[Command | None, Reply]:
+        busy = self.server.busy
+        if busy.belongs_to(self):
+            return busy.command, busy.go_on()
         if args[0].lower() in CROSS_PROTOCOL:
             self.is_closing = True
             return None, NO_REPLY
@@ -192,7 +198,13 @@ class Session(Answering):
         if self.queue is not None and command.name not in NEVER_QUEUED:
             self.queue.append((command, args))
             return None, QUEUED
+        if command.is_script or any(queued.is_script for queued, _ in self._run_by(command)):
+            return command, busy.run(self, command, args)
         return command, self.run(command, args)
+
+    def _run_by(self, command: Command) -> list[tuple[Command, Request]]:
+        """The commands that EXEC would run."""
+        return self.queue or [] if command.name == "exec" else []
 
     def _break_queue(self, args: Request, refused: Refused) -> Refused:
         """A request was refused. Inside MULTI, EXEC will be too; an EXEC that is wrong ends all of it."""
@@ -220,6 +232,8 @@ class Session(Answering):
         command = self.server.commands.find(args)
         if not self.is_authenticated and "no_auth" not in command.flags:
             raise _rejected(command, "NOAUTH Authentication required.")
+        if self.server.busy.is_on and "allow_busy" not in command.flags:
+            raise _rejected(command, BUSY)
         if self.queue is not None and "no_multi" in command.flags:
             raise _rejected(command, "ERR Command not allowed inside a transaction")
         is_listening = self.subscriptions > 0 and self.protocol == 2
@@ -235,14 +249,13 @@ class Session(Answering):
         """The reply of a command that was admitted, an error among them."""
         self.call.args = args
         self.call.command = command
-        is_script = "skip_monitor" in command.flags  # shown before the commands inside it
-        if is_script and self.server.monitors:
+        if command.is_script and self.server.monitors:
             show(self, command, args, self.server.monitors)
         try:
             reply = command.handler(self.call)
         except Exception as error:
             reply = self.refuse(command, error)
-        if self.server.monitors and not is_script:
+        if self.server.monitors and not command.is_script:
             show(self, command, args, self.server.monitors)
         return reply
 

@@ -140,12 +140,18 @@ class Command(Counted):
         self.flags = frozenset(declaration.flags)
         self.handler = declaration.handler
         self.subcommands: dict[bytes, Command] = {}
-        # What the session compares with first; a container's own arity never sends it to a handler.
-        self.direct_arity = self.arity
+        # What the session compares with first; a container's own arity never sends it to a handler, and a
+        # script needs a stack first.
+        self.direct_arity = 0 if self.is_script else self.arity
 
     def add(self, subcommand: Command) -> None:
         self.subcommands[subcommand.name.partition("|")[2].encode()] = subcommand
         self.direct_arity = 0
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it runs one: MONITOR shows it before the commands inside it."""
+        return "skip_monitor" in self.flags
 
     def takes(self, count: int) -> bool:
         """Whether it can be called with so many arguments, its name among them."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ephemera import __version__
 from ephemera.resp.replies import NO_REPLY, OK, Refused, Reply, Simple, Unordered, Verbatim
 from ephemera.server.arguments import SYNTAX_ERROR
+from ephemera.server.busy import BUSY
 from ephemera.server.glob import glob
 from ephemera.server.session import Call
 from ephemera.server.table import Command, Group, KeyRange
@@ -184,6 +185,8 @@ def shutdown(call: Call) -> Reply:
         if len(options) > 1:
             raise Refused(SYNTAX_ERROR)
         raise Refused("ERR No shutdown in progress.")
+    if call.server.busy.is_on and b"nosave" not in options:
+        raise Refused(BUSY)
     call.session.is_closing = True
     call.server.stop()
     return NO_REPLY

@@ -49,14 +49,14 @@ def select(call: Call) -> Reply:
     return OK
 
 
-@command("QUIT", arity=-1, flags="noscript loading stale fast no_auth", since="1.0.0",
+@command("QUIT", arity=-1, flags="noscript loading stale fast no_auth allow_busy", since="1.0.0",
          summary="Closes the connection.")  # fmt: skip
 def quit_(call: Call) -> Reply:
     call.session.is_closing = True
     return OK
 
 
-@command("RESET", arity=1, flags="noscript loading stale fast no_auth", since="6.2.0",
+@command("RESET", arity=1, flags="noscript loading stale fast no_auth allow_busy", since="6.2.0",
          summary="Makes the connection as if it were new.")  # fmt: skip
 def reset(call: Call) -> Reply:
     call.session.reset()
@@ -66,7 +66,7 @@ def reset(call: Call) -> Reply:
 # --- AUTH and HELLO -------------------------------------------------------------------------------
 
 
-@command("AUTH", arity=-2, flags="noscript loading stale fast no_auth", since="1.0.0",
+@command("AUTH", arity=-2, flags="noscript loading stale fast no_auth allow_busy", since="1.0.0",
          summary="Gives the password.")  # fmt: skip
 def auth(call: Call) -> Reply:
     if len(call.args) > 3:
@@ -88,7 +88,7 @@ def _authenticate(session: Session, user: bytes, password: bytes) -> None:
     session.review()
 
 
-@command("HELLO", arity=-1, flags="noscript loading stale fast no_auth", since="6.0.0",
+@command("HELLO", arity=-1, flags="noscript loading stale fast no_auth allow_busy", since="6.0.0",
          summary="Agrees on the protocol, and with AUTH and SETNAME on who is there.")  # fmt: skip
 def hello(call: Call) -> Reply:
     session = call.session

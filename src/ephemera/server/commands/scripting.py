@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ephemera.resp.replies import OK, Refused, Reply
 from ephemera.server.arguments import integer
+from ephemera.server.busy import BUSY
 from ephemera.server.scripts import Script
 from ephemera.server.session import Call
 from ephemera.server.table import Group, KeyCount
@@ -18,8 +19,8 @@ NO_LIBRARIES_DUMPED = b"\x0b\x004D\xe13\xf2\xe0KS"
 
 @command("EVAL", arity=-3, flags="noscript stale skip_monitor no_mandatory_keys", keys=KeyCount(2),
          since="2.6.0",
-         summary="Runs a script as one transaction. One that takes longer than busy-reply-threshold is "
-                 "ended and undone.")  # fmt: skip
+         summary="Runs a script as one transaction. While one takes longer than busy-reply-threshold, others "
+                 "are told BUSY.")  # fmt: skip
 def eval_(call: Call) -> Reply:
     return _run(call, call.server.scripts.load)
 
@@ -84,9 +85,10 @@ def script_flush(call: Call) -> Reply:
 
 
 @command("SCRIPT KILL", arity=2, flags="noscript allow_busy", since="2.6.0",
-         summary="Finds nothing to end: a script that takes longer than busy-reply-threshold ends by itself.")  # fmt: skip
+         summary="Ends and undoes a script that takes longer than busy-reply-threshold.")  # fmt: skip
 def script_kill(call: Call) -> Reply:
-    raise Refused("NOTBUSY No scripts in execution right now.")
+    call.server.scripts.kill()
+    return OK
 
 
 # --- FUNCTION -------------------------------------------------------------------------------------
@@ -130,6 +132,8 @@ def function_dump(call: Call) -> Reply:
 @command("FUNCTION STATS", arity=2, flags="noscript allow_busy", since="7.0.0",
          summary="Which function runs, and how many there are.")  # fmt: skip
 def function_stats(call: Call) -> Reply:
+    if call.server.busy.is_on:
+        raise Refused(BUSY)
     return {
         b"running_script": None,
         b"engines": {b"LUA": {b"libraries_count": 0, b"functions_count": 0}},
