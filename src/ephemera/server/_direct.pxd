@@ -84,6 +84,7 @@ cdef class Keys:
     cdef int _changed(self, bytes key, event) except -1
     cdef bint takes(self, Piece key) noexcept
     cdef object find(self, Piece key, Live *live)
+    cdef object _found(self, Piece key, int64_t now_ms, Live *live)
     cdef int64_t left_ms(self, Piece key) except? -3
     cdef bint store(self, Piece key, Piece value, int64_t ttl_ms) except -1
     cdef bint store_all(self, const Piece *pairs, Py_ssize_t count) except -1

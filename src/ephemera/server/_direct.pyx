@@ -248,7 +248,10 @@ cdef class Keys:
 
     cdef object find(self, Piece key, Live *live):
         """What keeps a live value in its place, or None; counted as a hit or a miss."""
-        holder = self.compiled.find(self.ref, key, self.now_ms(), live)
+        return self._found(key, self.now_ms(), live)
+
+    cdef object _found(self, Piece key, int64_t now_ms, Live *live):
+        holder = self.compiled.find(self.ref, key, now_ms, live)
         if holder is None:
             self.tally.misses += 1
         else:
@@ -256,10 +259,11 @@ cdef class Keys:
         return holder
 
     cdef int64_t left_ms(self, Piece key) except? -3:
-        """The milliseconds that a key has left: -1 without a deadline, -2 without the key."""
+        """The milliseconds that a key has left: -1 without a deadline, -2 without the key; counted as
+        a hit or a miss."""
         cdef Live live
         cdef int64_t now_ms = self.now_ms()
-        if self.compiled.find(self.ref, key, now_ms, &live) is None:
+        if self._found(key, now_ms, &live) is None:
             return -2
         return -1 if live.deadline_ms == NEVER else live.deadline_ms - now_ms
 
