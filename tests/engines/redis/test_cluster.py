@@ -158,7 +158,7 @@ def a_slot_half_moved(load: Load, cluster: RunningCluster, victim: ClusterNode) 
     while cluster.move_keys(slot, source, target, 10):
         pass
     cluster.end_move(slot, target)
-    assert cluster.owner_of(slot) is target
+    servers.wait_until(lambda: cluster.owner_of(slot) is target, what="the end of the move")
 
 
 def kill_during(load: Load, cluster: RunningCluster, victim: ClusterNode) -> float:

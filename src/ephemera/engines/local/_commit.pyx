@@ -40,8 +40,7 @@ cdef extern from "_shared.h" nogil:
 
 cdef enum:
     WAIT_SLICE_US = 50000
-    # A leader waits for others for a part of what the last sync took, and not for longer than this.
-    GATHER_PART = 4
+    # A leader waits for others as long as the last sync took, and not for longer than this.
     GATHER_US_MAX = 2000
     # What became of a wait for a sync; else it is the errno of a lock or a sync that failed.
     COVERED = 0
@@ -186,7 +185,7 @@ cdef class GroupCommit:
         cdef Page *page = self.control.page
         cdef uint32_t full = eph_load32(&page.sync_group_full)
         cdef uint32_t arrivals = eph_load32(&page.sync_arrivals)
-        cdef long us = min(page.sync_ns // 1000 // GATHER_PART, <uint64_t> GATHER_US_MAX)
+        cdef long us = min(page.sync_ns // 1000, <uint64_t> GATHER_US_MAX)
         cdef bint is_late = us == 0
         while <int32_t> (full - arrivals) > 0 and not is_late:
             is_late = eph_word_wait(&page.sync_arrivals, arrivals, us)
