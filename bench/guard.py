@@ -77,7 +77,7 @@ def compare(kept: Counts, counted: Counts, tolerance: float) -> list[tuple[bool,
             verdicts.append((False, f"FAIL  {name:<12} {now:,.0f} instructions, and none are kept"))
             continue
         growth = now / before - 1
-        is_met = growth <= tolerance
+        is_met = now <= before * (1 + tolerance)
         figure = f"{now:,.0f} instructions, {growth:+.1%} on {before:,.0f}"
         verdicts.append((is_met, f"{'pass' if is_met else 'FAIL'}  {name:<12} {figure}"))
     return verdicts
