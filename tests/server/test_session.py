@@ -115,6 +115,18 @@ def test_large_replies_wait_for_their_reader(client: Client, server: Server) -> 
     assert rest.endswith(b"+PONG\r\n$5\r\nlater\r\n")
 
 
+def test_small_replies_wait_for_their_reader_too(client: Client, server: Server) -> None:
+    client("SET", "small", b"x" * 100)
+    session = Session(server)
+    replies, times = session.feed(wire("GET", "small") * 50_000), 0
+    while session.has_waiting:
+        part = session.go_on()
+        assert 0 < len(part) < 2 * OUTPUT_BYTES_PAUSE
+        replies, times = replies + part, times + 1
+    assert times >= 5
+    assert replies == (b"$100\r\n" + b"x" * 100 + b"\r\n") * 50_000
+
+
 def test_a_push_keeps_its_place_among_the_replies(client: Client, server: Server) -> None:
     server.listeners.append(lambda *_: client.session.push(Push([b"changed"])))
     out = client.session.feed(wire("SET", "a", "1") + wire("PING"))

@@ -23,6 +23,7 @@ import asyncio
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,7 +47,7 @@ LANES_MAX = 32
 """So many transactions of a store are begun at once; the next one waits until one of them has ended."""
 
 
-class Place:
+class Place(ABC):
     """Where the calls of one object run: right in the coroutine, or in a thread that it awaits."""
 
     _streak = 0
@@ -102,9 +103,9 @@ class Place:
         if not made.cancelled() and made.exception() is None:
             self.submit(partial(undo, made.result()))
 
+    @abstractmethod
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Run it in a thread."""
-        raise NotImplementedError
 
     def in_order(self) -> Place:
         """A place for calls that must not overlap."""

@@ -12,11 +12,12 @@ given to write was checked before. It knows four kinds of access:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, UnsupportedOperation
+from ephemera.core.expiry import is_dead
 from ephemera.core.row import Row
 
 
@@ -107,6 +108,17 @@ def prefix_end(prefix: bytes) -> bytes | None:
     """The first key after all keys with this prefix; None when there is no such key."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def living(
+    rows: Iterable[tuple[bytes, Row]], now: Callable[[], int], check_open: Callable[[], object]
+) -> Iterator[tuple[bytes, Row]]:
+    """Those that are alive when they are handed out, while the store is open."""
+    check_open()
+    for key, row in rows:
+        if not is_dead(row.deadline_ms, now()):
+            yield key, row
+            check_open()
 
 
 class Expired(NamedTuple):

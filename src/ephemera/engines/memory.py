@@ -36,6 +36,7 @@ from ephemera.core.keyvalue import (
     Waits,
     Write,
     family_dropped,
+    living,
     unsupported,
 )
 from ephemera.core.options import Options
@@ -208,7 +209,8 @@ class MemoryView:
         return next((family for family in self._rows if family.name == name), None)
 
     def scan(self, family: MemoryFamily, bounds: Range) -> Iterator[tuple[bytes, Row]]:
-        return self._engine.alive(self._rows_of(family).select(bounds), self.now_ms)
+        rows = self._rows_of(family).select(bounds)
+        return living(rows, lambda: self.now_ms, self._engine.check_open)
 
     def close(self) -> None:
         self._rows = {}
@@ -303,17 +305,8 @@ class MemoryEngine:
     ) -> Iterator[tuple[bytes, Row]]:
         with self._lock:
             rows = family.readable().select(bounds)
-        return self.alive(rows, now_ms)
-
-    def alive(
-        self, rows: list[tuple[bytes, Row]], now_ms: int | None
-    ) -> Iterator[tuple[bytes, Row]]:
-        """Those that are alive when they are handed out, or at an instant, while the store is open."""
-        self.check_open()
-        for key, row in rows:
-            if not is_dead(row.deadline_ms, self.clock.now_ms() if now_ms is None else now_ms):
-                yield key, row
-                self.check_open()
+        now = self.clock.now_ms if now_ms is None else lambda: now_ms
+        return living(rows, now, self.check_open)
 
     def count(self, family: MemoryFamily, now_ms: int) -> int:
         with self._lock:

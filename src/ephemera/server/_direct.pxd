@@ -117,7 +117,7 @@ cdef class Answering:
     cdef object now_ms
     cdef list messages
     cdef char *out
-    cdef Py_ssize_t size, room, large
+    cdef Py_ssize_t size, room
     cdef int64_t began_ns, took_ns
     cdef double slow_ns
 
@@ -137,10 +137,10 @@ cdef class Answering:
     cdef bint _goes_on(self) noexcept
     cdef object _run(self, Counted command, list args)
     cdef bint _run_in_place(self, Counted command, const Piece *args, Py_ssize_t count) except -1
-    cdef Py_ssize_t _write_reply(self, reply) except -1
+    cdef int _write_reply(self, reply) except -1
     cdef int write_value(self, Piece value) except -1
     cdef int write_none(self) except -1
-    cdef Py_ssize_t _write_encoded(self, reply) except -1
+    cdef int _write_encoded(self, reply) except -1
     cdef int _write_messages(self) except -1
     cdef int write_number(self, char kind, int64_t number) except -1
     cdef int append(self, const char *data, Py_ssize_t size) except -1

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ephemera.server.table import Command, Handler
 
 POSTPONED: Simple
-LARGE_REPLY_BYTES: int
 OUTPUT_BYTES_PAUSE: int
 
 class Tally:

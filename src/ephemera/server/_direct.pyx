@@ -36,15 +36,13 @@ from ephemera.server.events import EXPIRE, INCRBY, KEYMISS, NEW, SET
 
 POSTPONED = Simple(b"POSTPONED")
 """In place of a reply: the request waits, and those after it. Never sent."""
-LARGE_REPLY_BYTES = 4096
 OUTPUT_BYTES_PAUSE = 1024 * 1024
-"""With so much in large replies to send, the rest of a pipeline waits until the client has read."""
+"""With so much to send, the rest of a pipeline waits until the client has read."""
 
 cdef Py_ssize_t _KEY_BYTES_MAX = KEY_BYTES_MAX
 cdef Py_ssize_t _VALUE_BYTES_MAX = VALUE_BYTES_MAX
 cdef int64_t _DEADLINE_MS_MAX = DEADLINE_MS_MAX
 cdef object _NEVER_MS = NEVER
-cdef Py_ssize_t _LARGE_REPLY_BYTES = LARGE_REPLY_BYTES
 cdef Py_ssize_t _OUTPUT_BYTES_PAUSE = OUTPUT_BYTES_PAUSE
 
 cdef enum:
@@ -399,7 +397,7 @@ cdef class Answering:
 
     cdef int _begin(self) except -1:
         self.is_answering = True
-        self.size = self.large = 0
+        self.size = 0
         self.began_ns = elapsed_ns()
         self.slow_ns = self.tally.slow_ns()
         if self.out == NULL:
@@ -499,7 +497,7 @@ cdef class Answering:
             if reply is POSTPONED:
                 self.postpone(args)
                 return False
-        self.large += self._write_reply(reply)
+        self._write_reply(reply)
         if command is None:
             self.began_ns = elapsed_ns()
         elif self._counts(command):
@@ -520,7 +518,7 @@ cdef class Answering:
         return 0
 
     cdef bint _goes_on(self) noexcept:
-        if self.large <= _OUTPUT_BYTES_PAUSE and not self.is_closing:
+        if self.size <= _OUTPUT_BYTES_PAUSE and not self.is_closing:
             return True
         self.has_waiting = not self.is_closing
         return False
@@ -532,7 +530,7 @@ cdef class Answering:
             return command.in_place(self, self.call.keys, args, count)
         except Exception as error:
             self.size = size
-            self.large += self._write_reply(self.refuse(command, error))
+            self._write_reply(self.refuse(command, error))
             return True
 
     cdef object _run(self, Counted command, list args):
@@ -553,9 +551,8 @@ cdef class Answering:
         """Add bytes once the reply under way is written."""
         self.messages.append(data)
 
-    cdef Py_ssize_t _write_reply(self, reply) except -1:
-        """Write what `encode` would, the commonest kinds in place; how much that counts as large."""
-        cdef Py_ssize_t large = 0
+    cdef int _write_reply(self, reply) except -1:
+        """Write what `encode` would, the commonest kinds in place."""
         cdef int overflow = 0
         cdef int64_t number
         if PyBytes_CheckExact(reply):
@@ -571,10 +568,10 @@ cdef class Answering:
             if PyLong_CheckExact(reply) and not overflow:
                 self.write_number(c":", number)
             else:
-                large = self._write_encoded(reply)
+                self._write_encoded(reply)
         if self.messages:
             self._write_messages()
-        return large
+        return 0
 
     cdef int write_value(self, Piece value) except -1:
         self.write_number(c"$", value.size)
@@ -582,19 +579,16 @@ cdef class Answering:
         memcpy(self.out + self.size, value.start, value.size)
         memcpy(self.out + self.size + value.size, "\r\n", 2)
         self.size += value.size + 2
-        if value.size > _LARGE_REPLY_BYTES:
-            self.large += value.size
         return 0
 
     cdef int write_none(self) except -1:
         return self.append("$-1\r\n", 5) if self.protocol == 2 else self.append("_\r\n", 3)
 
-    cdef Py_ssize_t _write_encoded(self, reply) except -1:
+    cdef int _write_encoded(self, reply) except -1:
         cdef bytes data = encode(reply, self.protocol)
         if type(reply) is Refused:
             self.tally.errors[reply.code] += 1
-        self.append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-        return PyBytes_GET_SIZE(data)
+        return self.append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cdef int _write_messages(self) except -1:
         cdef list messages = self.messages

@@ -35,6 +35,7 @@ from ephemera.core.keyvalue import (
     Waits,
     Write,
     family_dropped,
+    living,
     unsupported,
 )
 from ephemera.core.options import Options
@@ -133,17 +134,9 @@ class SlateEngine:
     def scan(
         self, family: SlateFamily, bounds: Range, now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
-        return self._living(self._state.rows(self._prefix(family), bounds), now_ms)
-
-    def _living(
-        self, rows: Iterator[tuple[bytes, Row]], now_ms: int | None
-    ) -> Iterator[tuple[bytes, Row]]:
-        """Those that are alive when they are handed out, or at an instant, while the store is open."""
-        self._check_open()
-        for key, row in rows:
-            if not is_dead(row.deadline_ms, self.clock.now_ms() if now_ms is None else now_ms):
-                yield key, row
-                self._check_open()
+        rows = self._state.rows(self._prefix(family), bounds)
+        now = self.clock.now_ms if now_ms is None else lambda: now_ms
+        return living(rows, now, self._check_open)
 
     def count(self, family: SlateFamily, now_ms: int) -> int:
         return self._state.count(self._prefix(family), now_ms)

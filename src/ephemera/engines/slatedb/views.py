@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ephemera.core.errors import StoreClosed
-from ephemera.core.expiry import is_dead
-from ephemera.core.keyvalue import Range, Write
+from ephemera.core.keyvalue import Range, Write, living
 from ephemera.core.row import Row
 from ephemera.engines.slatedb.families import TABLE_KEY, SlateFamily, Table, prefix_of
 from ephemera.engines.slatedb.library import CLOSED
@@ -37,7 +36,7 @@ class SlateView:
 
     def scan(self, family: SlateFamily, bounds: Range) -> Iterator[tuple[bytes, Row]]:
         rows = self.state().rows(prefix_of(self._table.entry(family).id), bounds)
-        return self._living(rows)
+        return living(rows, lambda: self.now_ms, self._check_open)
 
     def close(self) -> None:
         if self._state is not None:
@@ -50,13 +49,6 @@ class SlateView:
         if self._state is None:
             raise StoreClosed(CLOSED)
         return self._state
-
-    def _living(self, rows: Iterator[tuple[bytes, Row]]) -> Iterator[tuple[bytes, Row]]:
-        self._check_open()
-        for key, row in rows:
-            if not is_dead(row.deadline_ms, self.now_ms):
-                yield key, row
-                self._check_open()
 
 
 Commit = Callable[[State, Sequence[tuple[bytes, bytes, Row | None]], bool | None], None]
