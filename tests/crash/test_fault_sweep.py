@@ -200,6 +200,7 @@ WORKLOAD = [
     write("clear other", lambda s: s.family("other").clear()),
     transact("second batch", _second_batch),
     write("fill", lambda s: plain(s).put(b"filler", b"f" * 57_500)),
+    Step("prepare", lambda run: engine_of(run.opened)._segments.prepare()),
     INTERVAL,
     # There is no room for this one before the next segment, and for the small ones after it there is.
     write("rotate", lambda s: plain(s).put(b"r", b"r" * 3_000)),
@@ -223,7 +224,7 @@ SHORT_WORKLOAD = [
     if step.name
     in {
         "create other", "give other a default", "put a", "first batch", "checkpoint", "put b again",
-        "clear other", "fill", "interval", "rotate", "drop other", "put c", "reopen", "put f",
+        "clear other", "fill", "prepare", "interval", "rotate", "drop other", "put c", "reopen", "put f",
     }
 ]  # fmt: skip
 

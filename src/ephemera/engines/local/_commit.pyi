@@ -6,13 +6,13 @@ from ephemera.engines.local._segment import Segment
 class GroupCommit:
     syncs: int
 
-    def __init__(self, control: Control, *, syncs_directly: bool) -> None: ...
-    def wait(
+    def __init__(
         self,
-        segment: Segment | None,
-        number: int,
-        position: int,
-        now_ms: int,
+        control: Control,
+        *,
+        now_ms: Callable[[], int],
         sync: Callable[[], int],
+        syncs_directly: bool,
         timeout: float,
     ) -> None: ...
+    def wait(self, segment: Segment | None, number: int, position: int) -> int: ...

@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Group commit: one sync serves every writer that waits, in all threads and processes of a store.
 
-Who gets the syncer's lock leads: it gives as many as came for the last sync a moment to come again,
-and syncs all that is published by then. The others sleep at one of two gates, those that this sync
-will cover at one, those that must wait for the next at the other, so that writers go on working, and
-gather, while a sync is under way. Nobody needs the GIL to lead, or to find out that it is covered.
+Who gets the syncer's lock leads: it gives those that the last sync covered a moment to come again, and
+syncs all that is published by then. The others sleep at one of two gates, those that this sync will
+cover at one, those that must wait for the next at the other, so that writers go on working, and
+gather, while a sync is under way. Nobody needs the GIL to lead, or to find out that it is covered;
+those that are covered go back for it one after the other.
 """
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport errno
+from libc.limits cimport INT_MAX
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from posix.mman cimport MS_SYNC, msync
 from posix.unistd cimport _SC_PAGESIZE, sysconf
@@ -22,6 +24,7 @@ from ephemera.engines.local._control cimport (
     eph_lock_try,
     eph_store32,
     eph_store64,
+    eph_swap64,
 )
 from ephemera.engines.local._segment cimport Segment
 
@@ -35,13 +38,18 @@ cdef extern from "<errno.h>" nogil:
 
 cdef extern from "_shared.h" nogil:
     bint eph_word_wait(uint32_t *word, uint32_t seen, long us)
-    void eph_word_wake_one(uint32_t *word)
+    void eph_word_wake(uint32_t *word, int count)
     uint32_t eph_add32(uint32_t *at, int v)
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
 
 cdef enum:
     WAIT_SLICE_US = 50000
     # A leader waits for others as long as the last sync took, and not for longer than this.
-    GATHER_US_MAX = 2000
+    GATHER_NS_MAX = 500000
+    # How long one that went back for the GIL may be away before the next goes, in about microseconds.
+    RETURN_US_MAX = 40
     # What became of a wait for a sync; else it is the errno of a lock or a sync that failed.
     COVERED = 0
     LEADS = -1
@@ -50,83 +58,105 @@ cdef enum:
 
 
 cdef class GroupCommit:
-    """The waits for a sync in one process. `syncs_directly` tells that a sync is one msync, no more."""
-    cdef Control control
-    cdef bint syncs_directly
-    cdef readonly uint64_t syncs
-    """How many this process did."""
+    """The waits for a sync in one process.
 
-    def __init__(self, Control control not None, *, bint syncs_directly):
-        self.control = control
-        self.syncs_directly = syncs_directly
+    `sync()` puts everything on the disk, of all segments, and returns how often it had to sync;
+    `syncs_directly` tells that such a sync is one msync, no more. `timeout` is how many seconds to wait.
+    """
 
-    def wait(
-        self, Segment segment, uint64_t number, uint64_t position, int64_t now_ms, sync, double timeout
+    def __init__(
+        self, Control control not None, *, now_ms, sync, bint syncs_directly, double timeout
     ):
+        self.control = control
+        self.now_ms = now_ms
+        self.sync = sync
+        self.syncs_directly = syncs_directly
+        self.timeout = timeout
+
+    cpdef int wait(self, Segment segment, uint64_t number, uint64_t position) except -1:
         """Return once everything up to this position of the segment of this number is on the disk.
 
-        `segment` is None when that is not mapped any more. `sync()` puts everything on the disk, of
-        all segments; it returns how often it had to sync.
+        `segment` is None when that is not mapped any more.
         """
         cdef Page *page = self.control.page
         cdef uint64_t wanted = number << 32 | position // 8
+        cdef int64_t now_ms = self.now_ms()
         cdef double waited = 0
-        cdef uint32_t *gate
         cdef int found
-        if eph_add32(&page.sync_arrivals, 1) == eph_load32(&page.sync_group_full):
-            eph_word_wake_one(&page.sync_arrivals)
+        eph_add32(&self.arrivals, 1)
+        eph_add32(&page.sync_arrivals, 1)
         while True:
             with nogil:
-                found = self._join(wanted, &gate)
+                found = self._join(wanted)
                 if found == LEADS:
                     found = self._lead(segment, wanted, now_ms)
+                if found == COVERED:
+                    self._return_in_turn()
             if found == LEADS:
-                self._lead_slowly(sync)
-                found = COVERED    # or its segment is in the base tier by now
-            if found != WAITED:
-                # One wakes the next, when it has the GIL: all at once would only wait for that.
-                eph_word_wake_one(gate)
+                self._lead_slowly()
+                return 0    # covered, or its segment is in the base tier by now
             if found == COVERED:
-                return
+                return 0
             if found == FAILED:
                 raise StoreFailed("a sync of this store failed: close it and open it again")
             if found != WAITED:
                 raise StoreFailed(f"syncing segment {number} failed: {os.strerror(found)}")
             waited += WAIT_SLICE_US / 1e6
-            if waited >= timeout:
+            if waited >= self.timeout:
                 raise StoreFailed(
-                    f"no sync came to an end within {timeout:g} s: what was just written is"
+                    f"no sync came to an end within {self.timeout:g} s: what was just written is"
                     " visible, and whether it is on the disk is unknown"
                 )
             PyErr_CheckSignals()
 
-    cdef int _join(self, uint64_t wanted, uint32_t **gate) noexcept nogil:
+    cdef int _join(self, uint64_t wanted) noexcept nogil:
         """Wait for the sync that covers `wanted`, or lead it with the syncer's lock; not for long."""
         cdef Page *page = self.control.page
         cdef uint32_t begun, seen
-        cdef int rc
+        cdef uint32_t *gate
+        cdef uint32_t *slept_at = NULL
+        cdef int found
         while True:
+            # The gate before the look: whoever leads may end in between.
             begun = eph_load32(&page.syncs_begun)
-            gate[0] = &page.sync_gates[(begun + 1) & 1]
-            seen = eph_load32(gate[0])
-            if eph_load64(&page.synced) >= wanted:
-                return COVERED
-            if eph_load64(&page.failed):
-                return FAILED
-            rc = eph_lock_try(&self.control.syncer.lock)
-            if rc == 0 or rc == EOWNERDEAD:
-                return LEADS
-            if rc != EBUSY:
-                return rc
-            if eph_load32(&page.syncs_begun) != begun:
-                continue
-            if eph_word_wait(gate[0], seen, WAIT_SLICE_US):
-                return WAITED
-            if eph_load64(&page.synced) >= wanted:
-                return COVERED
-            if eph_load32(gate[0]) != seen:
-                # This one has still to wait, or to lead; another may be done.
-                eph_word_wake_one(gate[0])
+            gate = &page.sync_gates[(begun + 1) & 1]
+            seen = eph_load32(gate)
+            found = self._look(wanted)
+            if found != WAITED:
+                if slept_at != NULL and found != LEADS:
+                    # Of those that wait for the next sync one was woken, to lead it.
+                    eph_word_wake(slept_at, 1)
+                return found
+            if eph_load32(&page.syncs_begun) == begun:
+                slept_at = gate
+                if eph_word_wait(gate, seen, WAIT_SLICE_US):
+                    return WAITED
+
+    cdef int _look(self, uint64_t wanted) noexcept nogil:
+        """Whether it is covered, failed, or leads now; WAITED when another leads."""
+        cdef int rc
+        if eph_load64(&self.control.page.synced) >= wanted:
+            return COVERED
+        if eph_load64(&self.control.page.failed):
+            return FAILED
+        rc = eph_lock_try(&self.control.syncer.lock)
+        if rc == 0 or rc == EOWNERDEAD:
+            return LEADS
+        return WAITED if rc == EBUSY else rc
+
+    cdef void _return_in_turn(self) noexcept nogil:
+        """Go when the one that went before is back, or away for good: many at once would only wait
+        for the GIL, wake when they cannot have it, and keep the one that has it from coming back."""
+        cdef uint64_t last
+        cdef uint32_t arrivals, now
+        while True:
+            last = eph_load64(&self.last_return)
+            arrivals = eph_load32(&self.arrivals)
+            now = <uint32_t> (elapsed_ns() >> 10)
+            if last >> 32 != arrivals or now - <uint32_t> last > <uint32_t> RETURN_US_MAX:
+                if eph_swap64(&self.last_return, last, <uint64_t> arrivals << 32 | now):
+                    return
+            sched_yield()
 
     cdef int _lead(self, Segment segment, uint64_t wanted, int64_t now_ms) noexcept nogil:
         """Sync what is published in the one segment where anything is new; LEADS, with the lock, when
@@ -162,34 +192,36 @@ cdef class GroupCommit:
         self._end()
         return COVERED
 
-    cdef _lead_slowly(self, sync):
+    cdef _lead_slowly(self):
         cdef Page *page = self.control.page
         cdef int64_t began_ns = elapsed_ns()
         try:
-            self.syncs += sync()
+            self.syncs += self.sync()
             page.sync_ns = elapsed_ns() - began_ns
         finally:
             self._end()
 
     cdef void _end(self) noexcept nogil:
-        """Give up the lock, and let one of those that were not covered lead."""
+        """Give up the lock; let all go that were covered, and one of the others lead."""
         cdef Page *page = self.control.page
         cdef uint32_t begun = page.syncs_begun
+        # Complete is the next group when all of this one came again, with those that wait already.
+        eph_store32(&page.sync_group_full, eph_load32(&page.sync_arrivals) + page.sync_group)
         eph_lock_release(&self.control.syncer.lock)
         eph_add32(&page.sync_gates[0], 1)
         eph_add32(&page.sync_gates[1], 1)
-        eph_word_wake_one(&page.sync_gates[(begun + 1) & 1])
+        eph_word_wake(&page.sync_gates[(begun + 1) & 1], 1)
+        eph_word_wake(&page.sync_gates[begun & 1], INT_MAX)
 
     cdef void _gather(self) noexcept nogil:
-        """Wait for as many as came for the last sync, if it is not for long."""
+        """Wait for those that are expected, if it is not for long."""
         cdef Page *page = self.control.page
         cdef uint32_t full = eph_load32(&page.sync_group_full)
         cdef uint32_t arrivals = eph_load32(&page.sync_arrivals)
-        cdef long us = min(page.sync_ns // 1000, <uint64_t> GATHER_US_MAX)
-        cdef bint is_late = us == 0
-        while <int32_t> (full - arrivals) > 0 and not is_late:
-            is_late = eph_word_wait(&page.sync_arrivals, arrivals, us)
+        cdef int64_t until_ns = elapsed_ns() + min(page.sync_ns, <uint64_t> GATHER_NS_MAX)
+        # Awake: to sleep and be woken takes longer than most need to come.
+        while <int32_t> (full - arrivals) > 0 and elapsed_ns() < until_ns:
+            sched_yield()
             arrivals = eph_load32(&page.sync_arrivals)
-        # The next group is complete when as many came as to this one.
-        eph_store32(&page.sync_group_full, arrivals + (arrivals - page.sync_group_from))
+        page.sync_group = arrivals - page.sync_group_from
         page.sync_group_from = arrivals

@@ -33,6 +33,7 @@ cdef struct Page:
     uint32_t sync_arrivals
     uint32_t sync_group_from
     uint32_t sync_group_full
+    uint32_t sync_group
     uint64_t sync_ns
     uint64_t failed
     uint64_t has_died

@@ -3,8 +3,28 @@
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_SetFromErrno
-from posix.mman cimport MAP_FAILED, MAP_SHARED, MS_SYNC, PROT_READ, PROT_WRITE, mmap, msync, munmap
+from posix.mman cimport (
+    MAP_FAILED,
+    MAP_SHARED,
+    MS_SYNC,
+    PROT_READ,
+    PROT_WRITE,
+    madvise,
+    mmap,
+    msync,
+    munmap,
+)
 from posix.unistd cimport _SC_PAGESIZE, sysconf
+
+cdef extern from *:
+    """
+    #ifdef __linux__
+    #define EPH_POPULATE_WRITE 23 /* MADV_POPULATE_WRITE, since Linux 5.14 */
+    #else
+    #define EPH_POPULATE_WRITE -1
+    #endif
+    """
+    int EPH_POPULATE_WRITE
 
 
 @cython.no_gc
@@ -37,3 +57,8 @@ cdef class Mapping:
             rc = msync(<char *> self.start + start, end - start, MS_SYNC)
         if rc:
             PyErr_SetFromErrno(OSError)
+
+    def populate(self) -> None:
+        """Have every page in memory and writable before anyone writes to it, where the system can."""
+        with nogil:
+            madvise(self.start, self.size, EPH_POPULATE_WRITE)

@@ -32,14 +32,14 @@ static int eph_word_wait(uint32_t *word, uint32_t seen, long us) {
     struct timespec pause = {us / 1000000, us % 1000000 * 1000};
     return syscall(SYS_futex, word, FUTEX_WAIT, seen, &pause, NULL, 0) && errno == ETIMEDOUT;
 }
-static void eph_word_wake_one(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0); }
+static void eph_word_wake(uint32_t *word, int count) { syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0); }
 #else
 static int eph_word_wait(uint32_t *word, uint32_t seen, long us) {
     struct timespec pause = {0, 100000};
     for (; us > 0 && eph_load32(word) == seen; us -= 100) nanosleep(&pause, NULL);
     return us <= 0;
 }
-static void eph_word_wake_one(uint32_t *word) { (void)word; }
+static void eph_word_wake(uint32_t *word, int count) { (void)word, (void)count; }
 #endif
 
 #if defined(__APPLE__) && !defined(EPHEMERA_FILE_LOCK)

@@ -4,6 +4,7 @@ from ephemera.core._access import CompiledAccess
 from ephemera.core.keyvalue import Change, Write
 from ephemera.core.row import Row
 from ephemera.engines.local._base import RowReader
+from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control, Turn
 from ephemera.engines.local._segment import Cut, Segment, SegmentDeadlines
 
@@ -26,6 +27,7 @@ class SegmentStack(CompiledAccess):
     wake_before_ms: int
     now_ms: Callable[[], int]
     reader: RowReader
+    commit: GroupCommit
     def __init__(
         self,
         control: Control,

@@ -29,6 +29,7 @@ from ephemera.core._row cimport (
     row_head_bytes,
 )
 from ephemera.engines.local._base cimport ROW_AT, RowReader, open_row, pack_key_of
+from ephemera.engines.local._commit cimport GroupCommit
 from ephemera.engines.local._control cimport Control, Turn, eph_load64, turn_of
 from ephemera.engines.local._segment cimport (
     DELETED,
@@ -153,9 +154,9 @@ cdef inline int _check_family(FamilyRef family) except -1:
 cdef class SegmentStack(CompiledAccess):
     """The segments of a store as this process sees them, newest first, and the operations on them.
 
-    `reader` looks below them, in the base tier. A subclass supplies what an operation rarely needs:
+    `reader` looks below them, in the base tier; `commit` syncs the first. A subclass supplies what an operation rarely needs:
     `refresh` when the epoch moved, `make_room` for another segment, `wait_for_checkpoint` when too many wait,
-    `writer_died`, `acknowledge` to sync, and `wake` for a deadline earlier than `wake_before_ms`.
+    `writer_died`, `acknowledge` to sync any of them, and `wake` for a deadline earlier than `wake_before_ms`.
     """
     cdef readonly Control control
     cdef readonly list segments
@@ -169,6 +170,7 @@ cdef class SegmentStack(CompiledAccess):
     cdef public int64_t wake_before_ms
     cdef public object now_ms
     cdef public RowReader reader
+    cdef public GroupCommit commit
 
     def __init__(self, Control control not None, *, now_ms, double lock_timeout,
                  bint is_read_only, bint syncs_each):
@@ -482,8 +484,11 @@ cdef class SegmentStack(CompiledAccess):
     cdef int _acknowledge(self, Written *written, durable) except -1:
         if written.deadline_ms < self.wake_before_ms:
             self.wake()
-        if self.syncs_each if durable is None else durable:
-            self.acknowledge(written.number, written.position)
+        if not (self.syncs_each if durable is None else durable):
+            return 0
+        if self.commit is not None and self.active is not None and self.active.number == written.number:
+            return self.commit.wait(self.active, written.number, written.position)
+        self.acknowledge(written.number, written.position)
         return 0
 
     def put(

@@ -406,14 +406,16 @@ class LocalEngine:
     def _start_workers(self) -> None:
         if self.is_read_only:
             return
-        if self._options.durability == "interval":
+        if self._options.durability == "interval" or not self._is_manual:
             self._workers.append(Worker(self, "sync", LocalEngine._sync))
         if not self._is_manual:
-            tend = Worker(self, "tend", LocalEngine._tend)
-            self._segments.on_frozen = tend.kick
-            self._workers.append(tend)
+            self._workers.append(Worker(self, "tend", LocalEngine._tend))
+            workers = tuple(self._workers)
+            self._segments.on_frozen = lambda: _kick(workers)
 
     def _sync(self) -> float:
+        if not self._is_manual:
+            self._segments.prepare()
         self._segments.sync()
         return maintenance.SYNC_SECONDS
 
@@ -614,6 +616,11 @@ class LocalEngine:
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):  # none yet: an option was refused
             maintenance.forgotten.append(self)
+
+
+def _kick(workers: tuple[Worker, ...]) -> None:
+    for worker in workers:
+        worker.kick()
 
 
 def _refuse_child() -> None:

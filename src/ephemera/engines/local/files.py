@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
+import mmap
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ TEMPORARY_SUFFIX = ".new"
 _IS_DARWIN = sys.platform == "darwin"
 _F_FULLFSYNC = 51
 """macOS's fcntl command that reaches the disk and not just its cache."""
+_temporaries = itertools.count()
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -57,22 +59,40 @@ class Files:
         return type(self).sync is _SYSTEM_SYNC and not _IS_DARWIN
 
     def create_mapped(self, path: Path, size: int, fill: Callable[[memoryview], object]) -> Mapped:
-        """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
+        """A new file of `size` bytes, really allocated, that `fill` has written the first page of.
 
         Raises StoreFull when there is no room. If it has its name afterwards, only that is not sure
         to be on the disk; else nothing is left behind.
         """
+        return self.name_mapped(self.allocate_mapped(path, size), path, fill)
+
+    def allocate_mapped(self, path: Path, size: int) -> Mapped:
+        """A file of zeros, on the disk as such, that has no name yet but a temporary one."""
         temporary = temporary_name(path)
         with system_errors(path):
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                mapped = Mapped(path, fd, size, allocate)
-                fill(mapped.memory)
+                mapped = Mapped(temporary, fd, size, allocate)
                 self.sync(mapped)
+                return mapped
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+
+    def name_mapped(
+        self, mapped: Mapped, path: Path, fill: Callable[[memoryview], object]
+    ) -> Mapped:
+        """Fill the first page of an allocated file and give it its name."""
+        temporary = mapped.path
+        with system_errors(path):
+            try:
+                fill(mapped.memory)
+                self.sync(mapped, 0, min(len(mapped.memory), mmap.PAGESIZE))
                 os.rename(temporary, path)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
+            mapped.path = path
             self.sync_directory(path.parent)
         return mapped
 
@@ -187,7 +207,7 @@ class FileLock:
 
 def temporary_name(path: Path) -> Path:
     """What a file is called until it is whole: others may be making the same one."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
+    return path.with_name(f"{path.name}.{os.getpid()}-{next(_temporaries)}{TEMPORARY_SUFFIX}")
 
 
 @block

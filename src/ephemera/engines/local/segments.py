@@ -7,22 +7,26 @@ to look again before its next operation.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
-from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed
+from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
 from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
 from ephemera.engines.local._stack import SegmentStack
 from ephemera.engines.local.base_tier import BaseTier
-from ephemera.engines.local.files import Files, Mapped
+from ephemera.engines.local.files import Files, Mapped, system_errors
 from ephemera.engines.local.layout import Layout
 
 SEGMENTS_WAITING_MAX = 4
 """How many frozen segments may wait for a checkpoint before writers wait too."""
 SYNC_TIMEOUT = 60.0
+PREPARED_FROM = 16
+"""What part of a segment is written before its rest, and the next one, are made ready."""
 KEPT_BYTES = 64 * 1024 * 1024
 """How much a store that nobody else has open keeps mapped of the segments that were applied."""
 
@@ -55,10 +59,19 @@ class Segments(SegmentStack):
         self._files = files
         self._base = base
         self._segment_bytes = segment_bytes
-        self._commit = GroupCommit(control, syncs_directly=files.syncs_directly)
+        self.commit = GroupCommit(
+            control,
+            now_ms=now_ms,
+            sync=self._sync_all,
+            syncs_directly=files.syncs_directly,
+            timeout=SYNC_TIMEOUT,
+        )
         self._kept_bytes = kept_bytes
         self._kept: list[Segment] = []
         self._mapped: dict[int, tuple[Segment, Mapped]] = {}
+        self._spare: Mapped | None = None
+        self._ready: Mapped | None = None
+        self._is_flowing = False
         self.refreshing = threading.RLock()
         self.is_closed = False
         self.life = 0
@@ -143,10 +156,12 @@ class Segments(SegmentStack):
         number = self.control.newest + 1
         previous_head = self.segments[0].position if self.segments else 0
         path = self._layout.segment(number)
+        self._is_flowing = self.control.active != 0  # the one before it is full
         try:
-            mapped = self._files.create_mapped(
+            spare = self._spare
+            mapped = self._files.name_mapped(
+                self._allocated(path, segment_bytes_for(size, self._segment_bytes)),
                 path,
-                segment_bytes_for(size, self._segment_bytes),
                 lambda memory: format_segment(
                     memory,
                     number=number,
@@ -160,6 +175,8 @@ class Segments(SegmentStack):
                 # It says where the one before it ended: nothing may be written there any more.
                 self.control.fail()
             raise
+        if mapped is spare:
+            self._ready = mapped
         segment = Segment(mapped.memory, str(mapped.path), hash_seed=self.control.hash_seed)
         self._mapped = {number: (segment, mapped), **self._mapped}
         self.control.newest = number
@@ -167,6 +184,49 @@ class Segments(SegmentStack):
         self.control.publish()
         self.refresh()
         self.on_frozen()
+
+    def _allocated(self, path: Path, size: int) -> Mapped:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            if len(spare.memory) == size:
+                return spare
+            self._files.remove(spare.path)
+        return self._files.allocate_mapped(path, size)
+
+    # -- ahead of the writes: anyone may call this, at any time
+
+    def prepare(self) -> None:
+        """While much is written, have the rest of the active segment and the next one ready: no write
+        waits for a page then, and no sync for blocks of a file that were never written."""
+        active = next(iter(self._mapped.values()), None) if self.control.active else None
+        if active is None or not (self._is_flowing or self._is_filling(active[0])):
+            return
+        _, mapped = active
+        if mapped is not self._ready:
+            self._make_ready(mapped, self._sync_mapped)
+            self._ready = mapped
+        if self._spare is None:
+            with contextlib.suppress(StoreFull):  # who needs the room will say so
+                self._spare = self._make_spare()
+
+    def _make_spare(self) -> Mapped:
+        size = segment_bytes_for(0, self._segment_bytes)
+        spare = self._files.allocate_mapped(self._layout.spare, size)
+        try:
+            with system_errors(spare.path):
+                self._make_ready(spare, self._files.sync)
+        except BaseException:
+            self._files.remove(spare.path)
+            raise
+        return spare
+
+    def _is_filling(self, segment: Segment) -> bool:
+        return segment.records_bytes >= self._segment_bytes // PREPARED_FROM
+
+    def _make_ready(self, mapped: Mapped, sync: Callable[[Mapped, int, int], None]) -> None:
+        mapped.mapping.populate()
+        if self.syncs_each:
+            sync(mapped, 0, len(mapped.memory))
 
     def wait_for_checkpoint(self) -> None:
         self.on_behind()
@@ -222,12 +282,12 @@ class Segments(SegmentStack):
         """Return once everything up to this position of this segment is on the disk."""
         mapped = self._mapped.get(number)
         segment = None if mapped is None else mapped[0]
-        self._commit.wait(segment, number, position, self.now_ms(), self._sync_all, SYNC_TIMEOUT)
+        self.commit.wait(segment, number, position)
 
     @property
     def syncs(self) -> int:
         """How many syncs this process did."""
-        return self._commit.syncs
+        return self.commit.syncs
 
     def sync(self) -> None:
         """Put everything that was written on the disk."""
@@ -248,22 +308,26 @@ class Segments(SegmentStack):
                 done_position,
             ):
                 continue
-            try:
-                # Not the slots before the records: nobody trusts them after a crash.
-                done = done_position if segment.number == done_number else 0
-                self._files.sync(mapped, done, position)
-            except OSError as error:
-                # The kernel may have dropped the pages: a second try would lie.
-                self.control.fail()
-                raise StoreFailed(f"syncing {mapped.path} failed: {error}") from error
+            # Not the slots before the records: nobody trusts them after a crash.
+            done = done_position if segment.number == done_number else 0
+            self._sync_mapped(mapped, done, position)
             syncs += 1
             segment.stamp(position, now_ms)
             self.control.synced = (segment.number, position)
         return syncs
 
+    def _sync_mapped(self, mapped: Mapped, start: int, end: int) -> None:
+        try:
+            self._files.sync(mapped, start, end)
+        except OSError as error:
+            # The kernel may have dropped the pages: a second try would lie.
+            self.control.fail()
+            raise StoreFailed(f"syncing {mapped.path} failed: {error}") from error
+
     def fork(self, on_first_use: Callable[[], None]) -> None:
         """In the child: nothing goes on before `on_first_use`, at the first use, has attached it."""
         self.life += 1
+        self._spare = None  # the parent's
         self.refreshing = threading.RLock()
         self.on_first_use = on_first_use
         # The threads that were to be told are the parent's.
@@ -273,6 +337,9 @@ class Segments(SegmentStack):
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""
         self.is_closed = True
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._files.remove(spare.path)
         self._kept = []
         self.show([], 0, False)
         self.forget()
