@@ -24,6 +24,7 @@ import signal
 import socket
 import ssl
 import stat
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ _log = logging.getLogger("ephemera.server")
 
 TICK_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005
 """How long clients may take to read their last replies when the server stops."""
 TURN_LOOK_SECONDS = 0.005
 BACKLOG = 511
@@ -466,6 +468,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:  # Any: as asyncio has it
     except ImportError:
         main.close()
         raise UnsupportedOperation(f"serving needs uvloop: {INSTALL}") from None
+    # The loop shares the GIL with the checkpoint: requests wait for it for no longer than this.
+    sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
 
