@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The bytes of the base tier's rows, and reading them.
+"""The bytes of the base tier's rows, and reading and writing them.
 
     key    family id u32 big endian, then the key: so keys sort by family, then by key
     value  crc32c u32 little endian over that key and the row, then the row (core/_row.pyx)
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, read_row_head, row_from_head
@@ -22,12 +22,18 @@ cdef inline void _put_be32(char *out, uint32_t n) noexcept nogil:
     out[3] = <char> n
 
 
-
 cdef bytes pack_key_of(uint32_t family, const char *key, Py_ssize_t size):
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 + size)
     _put_be32(PyBytes_AS_STRING(out), family)
     memcpy(PyBytes_AS_STRING(out) + 4, key, size)
     return out
+
+
+cdef inline uint32_t _family_of(bytes base_key) noexcept:
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(base_key)
+    if PyBytes_GET_SIZE(base_key) < 4:
+        return 0
+    return <uint32_t> p[0] << 24 | <uint32_t> p[1] << 16 | <uint32_t> p[2] << 8 | p[3]
 
 
 def pack_key(uint32_t family, bytes key not None) -> bytes:
@@ -93,6 +99,10 @@ cdef object _value(bytes base_key, bytes stored, int64_t now_ms):
 
 def unpack_deadline(bytes stored not None) -> int:
     """The deadline of a base tier's value, unchecked; NEVER_MS when it has none."""
+    return _deadline_ms(stored)
+
+
+cdef int64_t _deadline_ms(bytes stored) noexcept:
     cdef RowHead head
     if PyBytes_GET_SIZE(stored) < 4 or not read_row_head(
         PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4, &head
@@ -101,8 +111,29 @@ def unpack_deadline(bytes stored not None) -> int:
     return head.deadline_ms
 
 
+# -- index entries: deadline i64 big endian, then the base key
+
+
+def entry_of(int64_t deadline_ms, bytes base_key not None) -> bytes:
+    """The index entry of a row."""
+    return _entry(deadline_ms, base_key)
+
+
+cdef bytes _entry(int64_t deadline_ms, bytes base_key):
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, 8 + PyBytes_GET_SIZE(base_key))
+    cdef char *start = PyBytes_AS_STRING(out)
+    _put_be32(start, <uint32_t> (<uint64_t> deadline_ms >> 32))
+    _put_be32(start + 4, <uint32_t> deadline_ms)
+    memcpy(start + 8, PyBytes_AS_STRING(base_key), PyBytes_GET_SIZE(base_key))
+    return out
+
+
 def dies_as(bytes entry not None, bytes stored not None) -> bool:
-    """Whether an index entry (deadline i64 big endian, base key) speaks for this base value."""
+    """Whether an index entry speaks for this base value."""
+    return _dies_as(entry, stored)
+
+
+cdef bint _dies_as(bytes entry, bytes stored) noexcept:
     cdef RowHead head
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(entry)
     cdef int64_t deadline_ms = 0
@@ -115,6 +146,57 @@ def dies_as(bytes entry not None, bytes stored not None) -> bool:
         read_row_head(PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4, &head)
         and head.deadline_ms == deadline_ms
     )
+
+
+# -- batches: `rows` is a cursor of a write transaction
+
+
+def store_rows(rows, list changes not None, live_ids, int64_t now_ms):
+    """Store the rows (base key, base value, deadline) that are alive and of a living family, in this
+    order. A deletion (no value), or a row that is not stored, still removes the older one below it.
+
+    Returns the index entries that go and those that come.
+    """
+    cdef list gone = [], fresh = []
+    cdef bytes base_key, stored, old
+    cdef int64_t deadline_ms, old_ms
+    cdef uint32_t family, last_family = 0
+    cdef bint is_living = False
+    replace, pop = rows.replace, rows.pop
+    for base_key, stored, deadline_ms in changes:
+        family = _family_of(base_key)
+        if family != last_family:
+            last_family, is_living = family, family in live_ids
+        if stored is None or not is_living or is_dead_ms(deadline_ms, now_ms):
+            old, deadline_ms = pop(base_key), NEVER
+        else:
+            old = replace(base_key, stored)
+        old_ms = NEVER if old is None else _deadline_ms(old)
+        if old_ms != deadline_ms:
+            if old_ms != NEVER:
+                gone.append(_entry(old_ms, base_key))
+            if deadline_ms != NEVER:
+                fresh.append(_entry(deadline_ms, base_key))
+    return gone, fresh
+
+
+def remove_rows(rows, list entries not None) -> list:
+    """Remove the rows that these index entries speak for, and return their base keys.
+
+    An entry whose row says otherwise is stale: the row stays.
+    """
+    cdef list removed = []
+    cdef bytes base_key, entry, stored
+    put, pop = rows.put, rows.pop
+    for base_key, entry in sorted([(entry[8:], entry) for entry in entries]):
+        stored = pop(base_key)
+        if stored is None:
+            continue
+        if _dies_as(entry, stored):
+            removed.append(base_key)
+        else:
+            put(base_key, stored)
+    return removed
 
 
 cdef class RowReader:

@@ -26,9 +26,17 @@ from lmdb.verify import VerifyError, verify
 
 from ephemera.core._block import Hold, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
-from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS
-from ephemera.engines.local._base import RowReader, dies_as, pack_row, unpack_deadline, unpack_row
+from ephemera.engines.local._base import (
+    RowReader,
+    dies_as,
+    entry_of,
+    pack_row,
+    remove_rows,
+    store_rows,
+    unpack_deadline,
+    unpack_row,
+)
 from ephemera.engines.local._control import Control
 from ephemera.engines.local.files import FileLock, Files, allocate, system_errors
 from ephemera.engines.local.layout import Layout
@@ -402,27 +410,10 @@ class BaseWrite:
         self._deadlines = deadlines
         self._untold = untold
 
-    def apply(self, changes: Iterable[Stored], live_ids: frozenset[int], now_ms: int) -> None:
+    def apply(self, changes: list[Stored], live_ids: frozenset[int], now_ms: int) -> None:
         """Store the rows that are alive and of a living family, in key order, with their index
         entries. A deletion, or a row that is not stored, still removes the older one below it."""
-        rows = self.txn.cursor(self._rows)
-        gone: list[bytes] = []
-        fresh: list[bytes] = []
-        for base_key, stored, deadline_ms in changes:
-            if (
-                stored is None
-                or is_dead(deadline_ms, now_ms)
-                or family_of(base_key) not in live_ids
-            ):
-                old, deadline_ms = rows.pop(base_key), NEVER_MS
-            else:
-                old = rows.replace(base_key, stored)
-            old_ms = NEVER_MS if old is None else unpack_deadline(old)
-            if old_ms != deadline_ms:
-                if old_ms != NEVER_MS:
-                    gone.append(entry_of(old_ms, base_key))
-                if deadline_ms != NEVER_MS:
-                    fresh.append(entry_of(deadline_ms, base_key))
+        gone, fresh = store_rows(self.txn.cursor(self._rows), changes, live_ids, now_ms)
         self.remove_entries(gone)
         if fresh:
             fresh.sort()
@@ -433,16 +424,7 @@ class BaseWrite:
 
         An entry whose row says otherwise was stale: it goes, and the row stays.
         """
-        rows = self.txn.cursor(self._rows)
-        removed = []
-        for base_key, entry in sorted([(entry[8:], entry) for entry in entries]):
-            stored = rows.pop(base_key)
-            if stored is None:
-                continue
-            if dies_as(entry, stored):
-                removed.append(base_key)
-            else:
-                rows.put(base_key, stored)
+        removed = remove_rows(self.txn.cursor(self._rows), entries)
         self.remove_entries(entries)
         return removed
 
@@ -676,11 +658,6 @@ def remove_generation(layout: Layout, generation: int, files: Files) -> None:
     path = layout.base_file(generation)
     files.remove(path)
     files.remove(path.with_name(path.name + "-lock"))
-
-
-def entry_of(deadline_ms: int, base_key: bytes) -> bytes:
-    """The index entry of a row."""
-    return _DEADLINE.pack(deadline_ms) + base_key
 
 
 def split_entry(entry: bytes) -> tuple[int, bytes]:

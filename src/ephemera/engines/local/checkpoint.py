@@ -8,17 +8,20 @@ died meanwhile are not written, and still take away the older row below them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ephemera.engines.local import families
 from ephemera.engines.local._segment import Cut, Segment
-from ephemera.engines.local.base_tier import BaseTier, BaseWrite
+from ephemera.engines.local.base_tier import BaseTier, BaseWrite, Stored
 from ephemera.engines.local.expiry import Dead
 
 APPLIED = b"applied-segment"
 HIGH_WATER = b"clock-high-water"
-BATCH_ROWS = 4_000
+BATCH_ROWS = 16_000
+"""How many rows one commit has: it writes whole pages, however few of their rows changed."""
 BATCH_BYTES = 4 * 1024 * 1024
+CHUNK_ROWS = 1_000
+"""How many rows are read from the segment at once: other threads wait for so long."""
 
 
 def apply_segment(
@@ -28,24 +31,43 @@ def apply_segment(
 
     What is `untold` of the dead that this leaves out is kept for who will tell.
     """
-    cut = Cut([segment], [segment.position])
-    rows_max = _rows_per_batch(segment)
-    start = b""
-    while True:
-        chunk = cut.chunk(start, None, False, rows_max)
+    batch_rows = _rows_per_batch(segment)
+    rows = _rows(segment, min(CHUNK_ROWS, batch_rows))
+    is_more = True
+    while is_more:
         with base.write() as txn:
             if txn.number(APPLIED) >= segment.number:
                 return False
-            txn.apply(chunk, families.live_ids(txn), now_ms)
+            is_more = _apply_batch(txn, rows, batch_rows, now_ms)
             note_time(txn, now_ms)
-            if len(chunk) < rows_max:
+            if not is_more:
                 for dead in untold:
                     txn.add_untold(
                         dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone
                     )
                 txn.set_number(APPLIED, segment.number)
-                return True
+    return True
+
+
+def _rows(segment: Segment, rows_max: int) -> Iterator[list[Stored]]:
+    """The newest version of each key, in key order, so many at a time."""
+    cut = Cut([segment], [segment.position])
+    start = b""
+    while chunk := cut.chunk(start, None, False, rows_max):
+        yield chunk
         start = chunk[-1][0] + b"\0"
+
+
+def _apply_batch(txn: BaseWrite, rows: Iterator[list[Stored]], rows_max: int, now_ms: int) -> bool:
+    """Whether there may be more after this many."""
+    live_ids = families.live_ids(txn)
+    applied = 0
+    for chunk in rows:
+        txn.apply(chunk, live_ids, now_ms)
+        applied += len(chunk)
+        if applied >= rows_max:
+            return True
+    return False
 
 
 def note_time(txn: BaseWrite, now_ms: int) -> None:

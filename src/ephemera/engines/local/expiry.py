@@ -21,9 +21,9 @@ from ephemera.core._block import block
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
-from ephemera.engines.local._base import pack_key, unpack_deadline, unpack_row
+from ephemera.engines.local._base import entry_of, pack_key, unpack_deadline, unpack_row
 from ephemera.engines.local._segment import BELOW, Cut, Segment, SegmentDeadlines
-from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, Told, entry_of, family_of
+from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, Told, family_of
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
 
