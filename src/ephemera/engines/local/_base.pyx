@@ -200,7 +200,7 @@ def remove_rows(rows, list entries not None) -> list:
 
 
 cdef class RowReader:
-    """Reads rows by transactions of the base tier that wait ready on an idle list.
+    """Reads rows by transactions of the base tier; their `get` methods wait ready on an idle list.
 
     Whoever reads takes one off the list and lays it back, so that no two threads ever share one.
     `renew` begins a new list, and what comes back to an old one is ended. `explain` raises what LMDB
@@ -218,16 +218,16 @@ cdef class RowReader:
 
     cdef bytes stored(self, bytes base_key):
         cdef list idle = self.idle
-        txn = idle.pop() if idle else self.begin()
+        get = idle.pop() if idle else self.begin().get
         self.out += 1
         try:
-            stored = txn.get(base_key)
+            stored = get(base_key)
         except Exception as error:
             self.explain(error)
             raise
         finally:
             self.out -= 1
-        idle.append(txn)
+        idle.append(get)
         if self.idle is not idle:
             _end_all(idle)
         return stored
@@ -251,5 +251,5 @@ cdef class RowReader:
 
 cdef int _end_all(list idle) except -1:
     while idle:
-        idle.pop().abort()
+        idle.pop().__self__.abort()
     return 0

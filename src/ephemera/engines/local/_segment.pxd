@@ -135,6 +135,10 @@ cdef struct Due:
     uint64_t position
 
 
+cdef enum:
+    QUEUES = 4
+
+
 cdef struct Dues:
     # Those from `start` on, in room for more.
     Due *at
@@ -146,8 +150,10 @@ cdef struct Dues:
 cdef class SegmentDeadlines:
     cdef readonly Segment segment
     cdef uint64_t followed
-    cdef Dues queue
+    cdef Dues queues[QUEUES]
     cdef Dues heap
     cdef Due *first(self) noexcept
     cdef void drop(self) noexcept
+    cdef Dues *_with_first(self) noexcept
+    cdef Dues *_fitting(self, int64_t deadline_ms) noexcept
     cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1

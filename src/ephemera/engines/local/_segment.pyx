@@ -28,7 +28,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from ephemera.core._access cimport Piece
@@ -838,8 +838,8 @@ BELOW = _Below()
 cdef class SegmentDeadlines:
     """The deadlines of one segment's records, earliest first, as far as its head was followed.
 
-    Most come in order, because most keys of a store live equally long: those wait in a queue, and
-    only the others in a heap.
+    Most come in order, because the keys of a store live a few lengths of time: each such length has
+    a queue, and only the others wait in a heap.
     """
 
     def __init__(self, Segment segment not None):
@@ -847,11 +847,17 @@ cdef class SegmentDeadlines:
         self.followed = segment.data_at
 
     def __dealloc__(self):
-        PyMem_RawFree(self.queue.at)
+        cdef int i
+        for i in range(QUEUES):
+            PyMem_RawFree(self.queues[i].at)
         PyMem_RawFree(self.heap.at)
 
     def __len__(self):
-        return self.queue.size - self.queue.start + self.heap.size
+        cdef int i
+        cdef Py_ssize_t count = self.heap.size
+        for i in range(QUEUES):
+            count += self.queues[i].size - self.queues[i].start
+        return count
 
     def follow(self) -> None:
         """Take in what was written since the last call."""
@@ -885,32 +891,62 @@ cdef class SegmentDeadlines:
 
     cdef Due *first(self) noexcept:
         """The earliest, or NULL."""
-        cdef Due *queued = &self.queue.at[self.queue.start]
-        if self.queue.start == self.queue.size:
-            return self.heap.at if self.heap.size else NULL
-        return self.heap.at if self.heap.size and _earlier(self.heap.at, queued) else queued
+        cdef Dues *dues = self._with_first()
+        return NULL if dues == NULL else &dues.at[dues.start]
 
     cdef void drop(self) noexcept:
         """Remove the earliest of at least one."""
-        if self.first() == self.heap.at:
-            _drop_top(&self.heap)
+        cdef Dues *dues = self._with_first()
+        if dues == &self.heap:
+            _drop_top(dues)
             return
-        self.queue.start += 1
-        if self.queue.start == self.queue.size:
-            self.queue.start = self.queue.size = 0
+        dues.start += 1
+        if dues.start == dues.size:
+            dues.start = dues.size = 0
+
+    cdef Dues *_with_first(self) noexcept:
+        """Where the earliest waits, or NULL."""
+        cdef Dues *best = &self.heap if self.heap.size else NULL
+        cdef Dues *queue
+        cdef int i
+        for i in range(QUEUES):
+            queue = &self.queues[i]
+            if queue.start != queue.size and (
+                best == NULL or _earlier(&queue.at[queue.start], &best.at[best.start])
+            ):
+                best = queue
+        return best
 
     cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1:
         cdef Due mine = Due(deadline_ms, position)
-        cdef Dues *queue = &self.queue
-        # Positions only grow, so an equal deadline is in order too.
-        if queue.size == queue.start or queue.at[queue.size - 1].deadline_ms <= deadline_ms:
-            _make_room(queue)
-            queue.at[queue.size] = mine
-            queue.size += 1
-        else:
+        cdef Dues *queue = self._fitting(deadline_ms)
+        if queue == NULL:
             _make_room(&self.heap)
             _add(&self.heap, mine)
+            return 0
+        _make_room(queue)
+        queue.at[queue.size] = mine
+        queue.size += 1
         return 0
+
+    cdef Dues *_fitting(self, int64_t deadline_ms) noexcept:
+        """The queue at whose end this is in order, and that waits the least; an empty one if none
+        does, else NULL."""
+        cdef Dues *best = NULL
+        cdef Dues *queue
+        cdef int64_t last_ms, best_ms = 0
+        cdef int i
+        for i in range(QUEUES):
+            queue = &self.queues[i]
+            if queue.start == queue.size:
+                if best == NULL:
+                    best, best_ms = queue, INT64_MIN
+                continue
+            last_ms = queue.at[queue.size - 1].deadline_ms
+            # Positions only grow, so an equal deadline is in order too.
+            if last_ms <= deadline_ms and (best == NULL or last_ms > best_ms):
+                best, best_ms = queue, last_ms
+        return best
 
 
 cdef int _make_room(Dues *dues) except -1:

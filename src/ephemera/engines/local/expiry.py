@@ -33,6 +33,8 @@ BULK_KEYS = 50_000
 """How many rows go from the base tier at once. Keys that die together are spread over its pages, and each
 commit writes every page that it touched: with ten times smaller batches a purge took four times as long.
 Whoever writes to segments does not wait for this."""
+COUNTED_KEYS = 10_000
+"""How many dead keys of segments are counted at once: other threads wait for so long."""
 
 
 class Dead(NamedTuple):
@@ -282,7 +284,7 @@ class Expiry:
                 self._kept_told = self._upcoming.told
 
     def _purge_batch(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool]:
-        """How many keys went, and whether there may be more. What goes from the base tier alone, with
+        """How many keys went, and whether there may be more. What goes from one place alone, with
         nobody to tell, goes in `bulk`."""
         with self.picking:
             if self._announced_ms is not None:
@@ -290,7 +292,7 @@ class Expiry:
                 removed, entries = self._remove_due(min(now_ms, self._announced_ms), bulk)
                 return removed, entries == bulk
             self._upcoming.follow()
-            done = None if self._callbacks else self._purge_uniform(now_ms, want, bulk)
+            done = None if self._callbacks else self._purge_uniform(now_ms, bulk)
             if done is not None:
                 self._count(done[0], now_ms, now_ms)
                 return done
@@ -299,7 +301,7 @@ class Expiry:
         removed = sum(one.is_gone for one in dead)
         return removed, removed >= want
 
-    def _purge_uniform(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool] | None:
+    def _purge_uniform(self, now_ms: int, bulk: int) -> tuple[int, bool] | None:
         """When nobody listens and the dead are all in one place they go in bulk; else None."""
         base = self._base.file
         with base.reading() as txn:
@@ -312,6 +314,7 @@ class Expiry:
             return removed, entries == bulk
         if is_below:
             return None
+        want = min(bulk, COUNTED_KEYS)
         removed = self._upcoming.count_dead(now_ms, want)
         return removed, removed == want
 
