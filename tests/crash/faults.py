@@ -248,7 +248,9 @@ def met_calls(root: Path, before: Hook, after: Hook) -> Iterator[None]:
     sync = Files.sync
 
     def meet_sync(files: Files, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
-        call = Call(SYNC, _path_of(mapped.fd), start, end)
+        # The system goes on to call a file nameless that got its name later.
+        path = _path_of(mapped.fd) if mapped.path.is_dir() else str(mapped.path)
+        call = Call(SYNC, path, start, end)
         tell(call, lambda: sync(files, mapped, start, end))
 
     with ExitStack() as patches:

@@ -43,8 +43,9 @@ _log = logging.getLogger("ephemera.server")
 
 TICK_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
-SWITCH_SECONDS = 0.0005
 """How long clients may take to read their last replies when the server stops."""
+SWITCH_SECONDS = 0.0005
+"""How long requests wait for the GIL while a checkpoint has it."""
 TURN_LOOK_SECONDS = 0.005
 BACKLOG = 511
 FILES_BESIDE_CLIENTS = 128
@@ -468,10 +469,13 @@ def run(main: Coroutine[Any, Any, None]) -> None:  # Any: as asyncio has it
     except ImportError:
         main.close()
         raise UnsupportedOperation(f"serving needs uvloop: {INSTALL}") from None
-    # The loop shares the GIL with the checkpoint: requests wait for it for no longer than this.
+    former = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main)
+    finally:
+        sys.setswitchinterval(former)
 
 
 def _allow_clients(wanted: int) -> int:

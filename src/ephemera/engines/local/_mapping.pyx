@@ -58,7 +58,11 @@ cdef class Mapping:
         if rc:
             PyErr_SetFromErrno(OSError)
 
-    def populate(self) -> None:
-        """Have every page in memory and writable before anyone writes to it, where the system can."""
+    def populate(self, Py_ssize_t start) -> None:
+        """Have every page from there on in memory and writable before anyone writes to it, where the
+        system can. No byte changes."""
+        if not 0 <= start <= self.size:
+            raise ValueError(f"byte {start} of {self.size}")
+        start -= start % sysconf(_SC_PAGESIZE)
         with nogil:
-            madvise(self.start, self.size, EPH_POPULATE_WRITE)
+            madvise(<char *> self.start + start, self.size - start, EPH_POPULATE_WRITE)

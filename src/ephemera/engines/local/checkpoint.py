@@ -17,8 +17,9 @@ from ephemera.engines.local.expiry import Dead
 
 APPLIED = b"applied-segment"
 HIGH_WATER = b"clock-high-water"
-BATCH_ROWS = 16_000
-"""How many rows one commit has: it writes whole pages, however few of their rows changed."""
+BATCH_ROWS = 8_000
+"""How many rows one commit has: it writes whole pages, however few of their rows changed, and keeps them
+in memory until then, two for each row at worst."""
 BATCH_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 1_000
 """How many rows are read from the segment at once: other threads wait for so long."""

@@ -414,9 +414,10 @@ class LocalEngine:
             self._segments.on_frozen = lambda: _kick(workers)
 
     def _sync(self) -> float:
+        if self._options.durability == "interval":
+            self._segments.sync()
         if not self._is_manual:
             self._segments.prepare()
-        self._segments.sync()
         return maintenance.SYNC_SECONDS
 
     def _tend(self) -> float:
@@ -424,11 +425,15 @@ class LocalEngine:
             self._segments.refresh()
             return maintenance.RETRY_SECONDS
         self._base.file.clear_dead_readers()
-        with self._tending:
-            self._freeze_aged()
-            self._apply_waiting()
-            self._sweep()
-            self._clear_given_up()
+        try:
+            with self._tending:
+                self._freeze_aged()
+                self._apply_waiting()
+                self._sweep()
+                self._clear_given_up()
+        except StoreFull:
+            self._segments.give_up_spare()
+            raise
         return maintenance.TEND_SECONDS
 
     def _freeze_aged(self) -> None:

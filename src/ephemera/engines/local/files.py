@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
-import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +22,8 @@ TEMPORARY_SUFFIX = ".new"
 _IS_DARWIN = sys.platform == "darwin"
 _F_FULLFSYNC = 51
 """macOS's fcntl command that reaches the disk and not just its cache."""
-_temporaries = itertools.count()
+_O_TMPFILE = getattr(os, "O_TMPFILE", os.O_DIRECTORY)
+"""Elsewhere than on Linux a directory cannot be opened so, which is what the caller is told."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -59,7 +58,7 @@ class Files:
         return type(self).sync is _SYSTEM_SYNC and not _IS_DARWIN
 
     def create_mapped(self, path: Path, size: int, fill: Callable[[memoryview], object]) -> Mapped:
-        """A new file of `size` bytes, really allocated, that `fill` has written the first page of.
+        """A new file of `size` bytes, really allocated, that `fill` has written the beginning of.
 
         Raises StoreFull when there is no room. If it has its name afterwards, only that is not sure
         to be on the disk; else nothing is left behind.
@@ -67,32 +66,45 @@ class Files:
         return self.name_mapped(self.allocate_mapped(path, size), path, fill)
 
     def allocate_mapped(self, path: Path, size: int) -> Mapped:
-        """A file of zeros, on the disk as such, that has no name yet but a temporary one."""
+        """A file of zeros that has no name yet but a temporary one."""
         temporary = temporary_name(path)
         with system_errors(path):
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
-                mapped = Mapped(temporary, fd, size, allocate)
-                self.sync(mapped)
-                return mapped
+                return Mapped(temporary, fd, size, allocate)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
 
+    def allocate_unnamed(self, directory: Path, size: int) -> Mapped:
+        """A file of zeros that is gone with this process, unless `name_temporarily` comes before.
+
+        Raises OSError where the system has no such files.
+        """
+        fd = os.open(directory, os.O_RDWR | _O_TMPFILE | os.O_CLOEXEC, 0o644)
+        return Mapped(directory, fd, size, allocate)
+
+    def name_temporarily(self, mapped: Mapped, path: Path) -> None:
+        """Let an unnamed file be as if `allocate_mapped` had made it. Raises OSError."""
+        temporary = temporary_name(path)
+        # Any directory descriptor makes Python follow the link.
+        os.link(f"/proc/self/fd/{mapped.fd}", temporary, src_dir_fd=mapped.fd)
+        mapped.path = temporary
+
     def name_mapped(
         self, mapped: Mapped, path: Path, fill: Callable[[memoryview], object]
     ) -> Mapped:
-        """Fill the first page of an allocated file and give it its name."""
+        """Fill the beginning of an allocated file and give it its name."""
         temporary = mapped.path
         with system_errors(path):
             try:
                 fill(mapped.memory)
-                self.sync(mapped, 0, min(len(mapped.memory), mmap.PAGESIZE))
+                self.sync(mapped)
                 os.rename(temporary, path)
+                mapped.path = path
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-            mapped.path = path
             self.sync_directory(path.parent)
         return mapped
 
@@ -207,7 +219,7 @@ class FileLock:
 
 def temporary_name(path: Path) -> Path:
     """What a file is called until it is whole: others may be making the same one."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{next(_temporaries)}{TEMPORARY_SUFFIX}")
+    return path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
 
 
 @block

@@ -31,7 +31,6 @@ class Layout:
         self.control = self.root / "control"
         self.locks = self.root / "locks"
         self.segments = self.root / "segments"
-        self.spare = self.segments / "spare"
         self.base = self.root / "base"
 
     def segment(self, number: int) -> Path:

@@ -8,25 +8,33 @@ to look again before its next operation.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from ephemera.core.clock import elapsed_ns
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
 from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
 from ephemera.engines.local._stack import SegmentStack
 from ephemera.engines.local.base_tier import BaseTier
-from ephemera.engines.local.files import Files, Mapped, system_errors
+from ephemera.engines.local.files import Files, Mapped
 from ephemera.engines.local.layout import Layout
+
+_log = logging.getLogger("ephemera")
 
 SEGMENTS_WAITING_MAX = 4
 """How many frozen segments may wait for a checkpoint before writers wait too."""
 SYNC_TIMEOUT = 60.0
 PREPARED_FROM = 16
 """What part of a segment is written before its rest, and the next one, are made ready."""
+SPARE_ROOM = 4
+"""For how many segments there must be room before one of them is set aside."""
+RETRY_NS = 60_000_000_000
+"""How long to leave it when something could not be made ready."""
 KEPT_BYTES = 64 * 1024 * 1024
 """How much a store that nobody else has open keeps mapped of the segments that were applied."""
 
@@ -69,9 +77,11 @@ class Segments(SegmentStack):
         self._kept_bytes = kept_bytes
         self._kept: list[Segment] = []
         self._mapped: dict[int, tuple[Segment, Mapped]] = {}
+        self._made = 0  # the number of the segment that this process made last
+        self._follows_full = False
+        self._ready = 0
         self._spare: Mapped | None = None
-        self._ready: Mapped | None = None
-        self._is_flowing = False
+        self._not_before_ns = 0
         self.refreshing = threading.RLock()
         self.is_closed = False
         self.life = 0
@@ -156,11 +166,16 @@ class Segments(SegmentStack):
         number = self.control.newest + 1
         previous_head = self.segments[0].position if self.segments else 0
         path = self._layout.segment(number)
-        self._is_flowing = self.control.active != 0  # the one before it is full
+        mapped = self._allocated(path, segment_bytes_for(size, self._segment_bytes))
+        is_full = self.control.active != 0
+        if is_full:
+            # Before the next one says where this one ended: whatever happens from here on, an interrupt
+            # too, nothing more is written behind that.
+            self.control.active = 0
+            self.control.publish()
         try:
-            spare = self._spare
-            mapped = self._files.name_mapped(
-                self._allocated(path, segment_bytes_for(size, self._segment_bytes)),
+            self._files.name_mapped(
+                mapped,
                 path,
                 lambda memory: format_segment(
                     memory,
@@ -171,14 +186,13 @@ class Segments(SegmentStack):
                 ),
             )
         except EphemeraError:
-            if path.exists():
-                # It says where the one before it ended: nothing may be written there any more.
+            if mapped.path == path:
+                # Nobody knows whether a power loss would take it away, with all that would follow.
                 self.control.fail()
             raise
-        if mapped is spare:
-            self._ready = mapped
-        segment = Segment(mapped.memory, str(mapped.path), hash_seed=self.control.hash_seed)
+        segment = Segment(mapped.memory, str(path), hash_seed=self.control.hash_seed)
         self._mapped = {number: (segment, mapped), **self._mapped}
+        self._made, self._follows_full = number, is_full
         self.control.newest = number
         self.control.active = number
         self.control.publish()
@@ -186,47 +200,65 @@ class Segments(SegmentStack):
         self.on_frozen()
 
     def _allocated(self, path: Path, size: int) -> Mapped:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            if len(spare.memory) == size:
+        spare = self._spare
+        if spare is not None and len(spare.memory) == size:
+            self._spare = None
+            with contextlib.suppress(OSError):
+                self._files.name_temporarily(spare, path)
                 return spare
-            self._files.remove(spare.path)
         return self._files.allocate_mapped(path, size)
 
-    # -- ahead of the writes: anyone may call this, at any time
+    # -- ahead of the writes: one thread may call this, at any time
 
     def prepare(self) -> None:
-        """While much is written, have the rest of the active segment and the next one ready: no write
-        waits for a page then, and no sync for blocks of a file that were never written."""
-        active = next(iter(self._mapped.values()), None) if self.control.active else None
-        if active is None or not (self._is_flowing or self._is_filling(active[0])):
+        """While this process writes much, have the rest of the segment that it made and the next one
+        ready: no write waits for a page then, and no sync for blocks that were never written.
+
+        What fails here is left for a while; who needs it will say so.
+        """
+        active = self._mapped.get(self._made)
+        if active is None or self.control.active != self._made or not self._is_busy(*active):
+            self.give_up_spare()
             return
-        _, mapped = active
-        if mapped is not self._ready:
-            self._make_ready(mapped, self._sync_mapped)
-            self._ready = mapped
-        if self._spare is None:
-            with contextlib.suppress(StoreFull):  # who needs the room will say so
+        if self._not_before_ns > elapsed_ns():
+            return
+        try:
+            if self._ready != self._made:
+                self._make_ready(*active)
+                self._ready = self._made
+            if self._spare is None:
                 self._spare = self._make_spare()
+        except (EphemeraError, OSError) as error:
+            _log.debug("preparing segments of %s: %s", self._layout.root, error)
+            self._not_before_ns = elapsed_ns() + RETRY_NS
+
+    def _is_busy(self, segment: Segment, mapped: Mapped) -> bool:
+        is_usual = len(mapped.memory) == segment_bytes_for(0, self._segment_bytes)
+        share = self._segment_bytes // PREPARED_FROM
+        return is_usual and (self._follows_full or segment.records_bytes >= share)
+
+    def _make_ready(self, segment: Segment, mapped: Mapped) -> None:
+        start, end = segment.position, len(mapped.memory)
+        mapped.mapping.populate(start)
+        if self.syncs_each:
+            # By a descriptor of its own: an error is told once to each, and this is not the one that
+            # writers wait for.
+            self._files.sync(self._files.map_existing(mapped.path), start, end)
 
     def _make_spare(self) -> Mapped:
         size = segment_bytes_for(0, self._segment_bytes)
-        spare = self._files.allocate_mapped(self._layout.spare, size)
-        try:
-            with system_errors(spare.path):
-                self._make_ready(spare, self._files.sync)
-        except BaseException:
-            self._files.remove(spare.path)
-            raise
+        place = os.statvfs(self._layout.segments)
+        if place.f_bavail * place.f_frsize < SPARE_ROOM * size:
+            raise StoreFull("no room for a spare segment")
+        spare = self._files.allocate_unnamed(self._layout.segments, size)
+        if self.syncs_each:
+            spare.mapping.populate(0)
+            self._files.sync(spare)
         return spare
 
-    def _is_filling(self, segment: Segment) -> bool:
-        return segment.records_bytes >= self._segment_bytes // PREPARED_FROM
-
-    def _make_ready(self, mapped: Mapped, sync: Callable[[Mapped, int, int], None]) -> None:
-        mapped.mapping.populate()
-        if self.syncs_each:
-            sync(mapped, 0, len(mapped.memory))
+    def give_up_spare(self) -> None:
+        """Let others have its room."""
+        self._spare = None
 
     def wait_for_checkpoint(self) -> None:
         self.on_behind()
@@ -327,7 +359,7 @@ class Segments(SegmentStack):
     def fork(self, on_first_use: Callable[[], None]) -> None:
         """In the child: nothing goes on before `on_first_use`, at the first use, has attached it."""
         self.life += 1
-        self._spare = None  # the parent's
+        self._made, self._spare = 0, None  # the parent's
         self.refreshing = threading.RLock()
         self.on_first_use = on_first_use
         # The threads that were to be told are the parent's.
@@ -337,9 +369,7 @@ class Segments(SegmentStack):
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""
         self.is_closed = True
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            self._files.remove(spare.path)
+        self.give_up_spare()
         self._kept = []
         self.show([], 0, False)
         self.forget()
