@@ -64,7 +64,8 @@ def purge_growth_base(ground: Ground) -> Measure:
 
 
 def _purge_growth(ground: Ground, *, is_old: bool) -> Measure:
-    live, dead = ground.scale.growth_live, ground.scale.growth_dead
+    scale = ground.scale
+    live, dead = scale.growth_live, scale.growth_dead_base if is_old else scale.growth_dead
     few, many = (
         purge(ground, live=count, dead=dead, is_old=is_old, place=str(count), times=GROWTH_TIMES)
         for count in (live, GROWTH * live)
