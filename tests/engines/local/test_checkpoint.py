@@ -302,3 +302,17 @@ def test_a_store_that_others_may_open_keeps_nothing(store: Store) -> None:
     store.put("a", "1")
     store.checkpoint()
     assert engine_of(store)._segments._kept == []
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 9, 10, 11])
+def test_batches_of_several_chunks_leave_nothing_out(
+    store: Store, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(checkpoint, "BATCH_ROWS", 5)
+    rows = {b"%02d" % number: b"v" for number in range(count)}
+    store.put_many(rows, ttl=10)
+    store.checkpoint()
+    assert store.stats()["segments"] == 0
+    assert contents(store) == rows
+    assert store.check().problems == ()

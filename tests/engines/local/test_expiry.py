@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ephemera import Expired, ManualClock, Store, StoreFull
+from ephemera.engines.local import expiry
 from tests.engines.local.stores import crash_copy, engine_of, wait_until
 
 
@@ -394,3 +395,28 @@ def test_a_callback_may_use_the_store(store: Store, clock: ManualClock) -> None:
         clock.advance(1)
         assert store.purge_expired() == 1
     assert store.get("key") == b"+++++"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7])
+def test_a_purge_of_segments_counts_on_beyond_what_it_counts_at_once(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(expiry, "COUNTED_KEYS", 3)
+    store.put_many({b"%d" % number: b"v" for number in range(count)}, ttl=1)
+    clock.advance(2)
+    assert store.purge_expired() == count
+    assert store.purge_expired() == 0
+
+
+def test_deadlines_of_more_lifetimes_than_there_are_queues_come_in_order(
+    store: Store, clock: ManualClock, events: list[Expired]
+) -> None:
+    # Longest first: each lifetime needs a queue of its own, and the last ones find none.
+    lives = [20, 18, 16, 14, 12, 10, 8, 15, 13, 9] * 3
+    for number, seconds in enumerate(lives):
+        store.put(b"%02d" % number, b"v", ttl=seconds)
+        clock.advance(0.001)
+    clock.advance(30)
+    assert store.purge_expired() == len(lives)
+    assert [event.deadline_ms for event in events] == sorted(event.deadline_ms for event in events)
+    assert sorted(keys_of(events)) == [b"%02d" % number for number in range(len(lives))]

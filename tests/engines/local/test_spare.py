@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ephemera import ManualClock, Store, StoreFull
+from ephemera import Store, StoreFull
 from ephemera.engines.local import segments as segments_module
 from ephemera.engines.local.files import Files, Mapped
 from tests.engines.local.stores import (
@@ -31,7 +31,6 @@ class WatchedFiles(Files):
 
     def __init__(self) -> None:
         self.allocated = 0
-        self.has_room = True
         self.has_unnamed = True
         self.can_name = True
         self.is_failing = False
@@ -39,8 +38,6 @@ class WatchedFiles(Files):
         self.meanwhile: Callable[[], object] | None = None
 
     def allocate_mapped(self, path: Path, size: int) -> Mapped:
-        if not self.has_room:
-            raise StoreFull("no room")
         self.allocated += 1
         return super().allocate_mapped(path, size)
 
@@ -236,9 +233,8 @@ def test_a_disk_that_is_nearly_full_is_left_to_the_writers(
 
 
 def test_a_full_disk_gets_the_spare_back(
-    open_store: Callable[..., Store], files: WatchedFiles, clock: ManualClock
+    store: Store,
 ) -> None:
-    store = open_store(files=files)
     fill(store, 10)
     prepare(store)
     engine = engine_of(store)
