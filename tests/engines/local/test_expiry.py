@@ -13,6 +13,9 @@ from ephemera import Expired, ManualClock, Store, StoreFull
 from ephemera.engines.local import expiry
 from tests.engines.local.stores import crash_copy, engine_of, wait_until
 
+TOLD_AT = 256
+"""Where a segment's header says how far its deaths were told."""
+
 
 @pytest.fixture
 def events(store: Store) -> list[Expired]:
@@ -420,3 +423,79 @@ def test_deadlines_of_more_lifetimes_than_there_are_queues_come_in_order(
     assert store.purge_expired() == len(lives)
     assert [event.deadline_ms for event in events] == sorted(event.deadline_ms for event in events)
     assert sorted(keys_of(events)) == [b"%02d" % number for number in range(len(lives))]
+
+
+def commits_of(store: Store) -> int:
+    """How many transactions the base tier has committed, each with a sync."""
+    return int(engine_of(store)._base.file._env.info()["last_txnid"])
+
+
+def test_a_purge_of_segments_commits_nothing(store: Store, clock: ManualClock) -> None:
+    for number in range(100):
+        store.put(b"%d" % number, b"", ttl=1)
+    store.put("live", "1", ttl=10)
+    clock.advance(1)
+    before = commits_of(store)
+    assert store.purge_expired() == 100
+    assert commits_of(store) == before
+
+
+@pytest.mark.parametrize("limit", [3, None])
+def test_what_a_purge_counted_in_segments_is_not_counted_again(
+    open_store: Callable[..., Store],
+    clock: ManualClock,
+    path: Path,
+    tmp_path: Path,
+    limit: int | None,
+) -> None:
+    store = open_store()
+    others = [open_store(), open_store()]
+    for number in range(10):
+        store.put(b"%d" % number, b"", ttl=1)
+        if number == 5:
+            rotate(store)
+    clock.advance(1)
+    counted = store.purge_expired(limit=limit)
+    crashed = open_store(crash_copy(path, tmp_path / "crashed"))
+    store.backup(tmp_path / "backup")
+    others[0].checkpoint()
+    left = 10 - counted
+    assert counted == (limit or 10)
+    assert crashed.purge_expired() == left
+    assert open_store(tmp_path / "backup").purge_expired() == left
+    assert others[1].purge_expired() == left
+    assert others[0].purge_expired() == 0
+    for one in (store, *others):
+        one.close()
+    assert open_store().purge_expired() == 0
+
+
+def test_a_purge_after_a_checkpoint_of_another_counts_what_came_since(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store, other = open_store(), open_store()
+    store.put("a", "", ttl=1)
+    clock.advance(1)
+    assert store.purge_expired() == 1
+    other.checkpoint()
+    store.put("b", "", ttl=1)
+    clock.advance(1)
+    assert other.purge_expired() == 1
+    assert store.purge_expired() == 0
+
+
+def test_a_damaged_note_of_what_was_told_counts_again_and_harms_nothing(
+    open_store: Callable[..., Store], clock: ManualClock, path: Path, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.put("key", "value", ttl=1)
+    store.put("live", "value")
+    clock.advance(1)
+    assert store.purge_expired() == 1
+    (segment,) = (crash_copy(path, tmp_path / "copy") / "segments").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[TOLD_AT] ^= 1
+    segment.write_bytes(content)
+    again = open_store(tmp_path / "copy")
+    assert again.purge_expired() == 1
+    assert (again.get("live"), again.check().problems) == (b"value", ())

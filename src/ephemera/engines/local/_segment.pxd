@@ -32,6 +32,12 @@ cdef struct Stamp:
     int64_t clock_ms
     uint32_t checksum
 
+cdef struct Told:
+    int64_t deadline_ms
+    uint64_t number
+    uint64_t position
+    uint32_t checksum
+
 cdef struct Record:
     uint32_t chain
     uint32_t older

@@ -14,6 +14,7 @@ Header, little endian; stored on disk, never renumber:
       0  magic            8   16  number   u64    40  previous head  u64   128  head   u64 (live only)
       8  format version  u32  24  size     u64    48  salt           u64   192  stamp  u64 synced head,
      12  crc32c of 16..64     32  slots    u64    56  created_ms     i64        i64 clock_ms, u32 crc32c
+    256  told  i64 deadline, u64 segment, u64 position, u32 crc32c
 Record, 8-aligned:
       0  chain    u32   position / 8 of the next record of this slot      (derived, unchecked)
       4  older    u32   position / 8 of the older version of this key     (derived, unchecked)
@@ -63,6 +64,7 @@ cdef const char *MAGIC = b"EPHSEG\r\n"
 cdef enum:
     HEAD_AT = 128
     STAMP_AT = 192
+    TOLD_AT = 256
     BYTES_PER_SLOT = 128     # records of an ordinary size fill a segment before chains grow
     SLOTS_MIN = 64
 
@@ -317,6 +319,21 @@ cdef class Segment:
             return 0, 0
         return s.synced, s.clock_ms
 
+    @property
+    def told(self) -> tuple[int, int, int]:
+        """How far the deaths in this segment and in those before it were told: a deadline, and the segment
+        and the position of its record. (-1, 0, 0) when nothing whole is there."""
+        cdef Told *t = <Told *> (self.start + TOLD_AT)
+        if t.checksum != eph_crc32c(self.checksum_seed, t, 24):
+            return -1, 0, 0
+        return t.deadline_ms, t.number, t.position
+
+    @told.setter
+    def told(self, last):
+        cdef Told *t = <Told *> (self.start + TOLD_AT)
+        t.deadline_ms, t.number, t.position = last
+        t.checksum = eph_crc32c(self.checksum_seed, t, 24)
+
     # -- recovery: nobody else uses the segment
 
     def recover(self, uint64_t limit) -> tuple[int, int, int]:
@@ -435,6 +452,7 @@ cdef class Segment:
         stamp.clock_ms = self.read_stamp()[1]
         stamp.checksum = eph_crc32c(self.checksum_seed, &stamp, 16)
         memcpy(copy + STAMP_AT, &stamp, sizeof(Stamp))
+        memcpy(copy + TOLD_AT, self.start + TOLD_AT, sizeof(Told))
         return out
 
     # -- order

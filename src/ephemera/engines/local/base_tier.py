@@ -59,12 +59,7 @@ _NUMBER = struct.Struct("<q")
 
 ReadTransaction: TypeAlias = "lmdb.Transaction[bytes]"
 SUPERSEDED_BY = b"superseded-by"
-_TOLD = struct.Struct("<qqq")
-_TOLD_NAME = b"told"
-_NOTHING_TOLD = (-1, 0, 0)
 
-Told = tuple[int, int, int]
-"""How far the deaths in segments were told: a deadline, the segment and the position of its record."""
 Stored = tuple[bytes, bytes | None, int]
 """A base key, the base value or None for a deletion, and the deadline."""
 
@@ -311,12 +306,6 @@ class BaseFile:
                 return
             yield deadline_ms, base_key, value
 
-    def told(self) -> Told:
-        """How far the deaths in segments were told."""
-        with self.reading() as txn:
-            stored = _content(txn, self._meta, _TOLD_NAME)
-            return _NOTHING_TOLD if stored is None else _TOLD.unpack(stored)
-
     def next_deadline_ms(self, after_ms: int = -1) -> int:
         """The earliest deadline of the index after this instant; NEVER_MS when there is none."""
         with self.reading() as txn:
@@ -458,9 +447,6 @@ class BaseWrite:
     def remove_untold(self, dead: Iterable[tuple[int, bytes]]) -> None:
         for deadline_ms, base_key in dead:
             self.txn.delete(entry_of(deadline_ms, base_key), db=self._untold)
-
-    def set_told(self, told: Told) -> None:
-        self.set_meta(_TOLD_NAME, _TOLD.pack(*told))
 
     def remove_family(self, prefix: bytes, rows_max: int) -> int:
         """Remove up to `rows_max` rows whose base keys begin so; returns how many."""

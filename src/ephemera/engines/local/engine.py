@@ -159,8 +159,8 @@ class LocalEngine:
             if is_first:
                 self._recover()
             self._segments = self._make_segments()
-            self._expiry = Expiry(self._segments, self._base, self._families, self._control.publish)
             self._segments.refresh()
+            self._expiry = Expiry(self._segments, self._base, self._families, self._control.publish)
         except BaseException:
             self._base.close()
             raise

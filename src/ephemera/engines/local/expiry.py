@@ -23,7 +23,7 @@ from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import entry_of, pack_key, unpack_deadline, unpack_row
 from ephemera.engines.local._segment import BELOW, Cut, Segment, SegmentDeadlines
-from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, Told, family_of
+from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, family_of
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
 
@@ -35,6 +35,9 @@ commit writes every page that it touched: with ten times smaller batches a purge
 Whoever writes to segments does not wait for this."""
 COUNTED_KEYS = 10_000
 """How many dead keys of segments are counted at once: other threads wait for so long."""
+
+Told = tuple[int, int, int]
+"""How far the deaths in segments were told: a deadline, the segment and the position of its record."""
 
 
 class Dead(NamedTuple):
@@ -53,16 +56,19 @@ class Dead(NamedTuple):
 
 
 class Upcoming:
-    """The deadlines of the keys in segments, in one order over all of them: deadline, segment, position."""
+    """The deadlines of the keys in segments, in one order over all of them: deadline, segment, position.
 
-    def __init__(self, segments: Segments, families: Families, told: Told) -> None:
+    How far they were told is kept in the newest segment that they came from: it lives as long as any of them.
+    """
+
+    def __init__(self, segments: Segments, families: Families) -> None:
         self._segments = segments
         self._families = families
         self._heaps: dict[int, SegmentDeadlines] = {}
-        self.told = told
+        self._told = self._kept = self._told_in_segments()
         # A record may come after its deadline, at the end of a long transaction, and is not among
-        # what was told by then. So this stays where it was while `told` goes on.
-        self._told_by_others = told
+        # what was told by then. So this stays where it was while `_told` goes on.
+        self._told_by_others = self._told
 
     def follow(self) -> None:
         """Take in what was written, let go what moved to the base tier."""
@@ -80,10 +86,25 @@ class Upcoming:
         """Let go of every segment."""
         self._heaps = {}
 
-    def pass_over(self, told: Told) -> None:
-        """Another one told of all up to here."""
-        self._told_by_others = max(self._told_by_others, told)
-        self.told = max(self.told, told)
+    def pass_over_told(self) -> None:
+        """Leave out what another store object has told since."""
+        told = self._told_in_segments()
+        if told > self._kept:
+            self._kept = self._told_by_others = told
+            self._told = max(self._told, told)
+
+    @property
+    def is_told_kept(self) -> bool:
+        return self._told == self._kept
+
+    def keep_told(self) -> None:
+        """What was told stays told for others, and after a death. One at a time, of all processes."""
+        if self._heaps and self._told > self._told_in_segments():
+            self._heaps[max(self._heaps)].segment.told = self._told
+        self._kept = self._told
+
+    def _told_in_segments(self) -> Told:
+        return max((segment.told for segment in self._segments.segments), default=(-1, 0, 0))
 
     @property
     def next_ms(self) -> int:
@@ -104,7 +125,7 @@ class Upcoming:
         )
         if segment is None:
             # How far it went in one segment says nothing of the others.
-            self.told = max(self.told, told)
+            self._told = max(self._told, told)
         return [Dead._make(one) for one in dead]
 
     def count_dead(self, until_ms: int, keys_max: int) -> int:
@@ -113,7 +134,7 @@ class Upcoming:
         _, gone, told = self._segments.pop_dead(
             heaps, self._told_by_others, until_ms, keys_max, self._families.live_ids, True
         )
-        self.told = max(self.told, told)
+        self._told = max(self._told, told)
         return gone
 
 
@@ -131,8 +152,7 @@ class Expiry:
         self._base = base
         self._families = families
         self._on_removed = on_removed
-        self._kept_told = base.file.told()
-        self._upcoming = Upcoming(segments, families, self._kept_told)
+        self._upcoming = Upcoming(segments, families)
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
         self._picked: list[Dead] = []  # to be told
         self._left_out: list[Dead] = []  # by a checkpoint that came to nothing
@@ -241,6 +261,7 @@ class Expiry:
     def _collect(self, segment: Segment, now_ms: int) -> list[Dead]:
         with self.picking:
             self._upcoming.follow()
+            self._upcoming.pass_over_told()
             dead = self._left_out + self._upcoming.pop_dead(now_ms, segment=segment)
             cut = Cut([segment], [segment.position])
             base = self._base.file
@@ -261,11 +282,8 @@ class Expiry:
         """Remove the dead, earliest first, and commit per batch; returns how many there were."""
         total = 0
         with self.picking:
-            kept_told = self._base.file.told()
-            if kept_told != self._kept_told:
-                # Another store object has purged since.
-                self._upcoming.pass_over(kept_told)
-                self._kept_told = kept_told
+            self._segments.refresh()
+            self._upcoming.pass_over_told()
         while limit is None or total < limit:
             left = sys.maxsize if limit is None else limit - total
             removed, is_more = self._purge_batch(now_ms, min(batch, left), min(BULK_KEYS, left))
@@ -276,12 +294,11 @@ class Expiry:
         return total
 
     def _keep_told(self) -> None:
-        """What was told of segments stays told when the store is opened again."""
         with self.picking:
-            if self._upcoming.told != self._kept_told:
-                with self._base.write() as write:
-                    write.set_told(self._upcoming.told)
-                self._kept_told = self._upcoming.told
+            if not self._upcoming.is_told_kept:
+                # The transaction changes nothing, and so syncs nothing: it lets one at a time do this.
+                with self._base.write():
+                    self._upcoming.keep_told()
 
     def _purge_batch(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool]:
         """How many keys went, and whether there may be more. What goes from one place alone, with
