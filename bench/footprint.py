@@ -11,7 +11,10 @@ from tests.wire.servers import Process
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 LOOK_SECONDS = 0.1
-QUIET_LOOKS = 4
+QUIET_LOOKS = 25
+"""Longer than a server may put off what it owes."""
+OPERATIONS_MIN = 10_000
+"""Fewer leave nothing to put off."""
 SETTLING_SECONDS = 30.0
 
 
@@ -29,9 +32,12 @@ def cpu_seconds(server: Process) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
 
 
-def settled_cpu_seconds(server: Process) -> float:
-    """The same once the server rests, so that what it does later for a write counts as the write's."""
+def settled_cpu_seconds(server: Process, operations: int) -> float:
+    """The same once the server rests after so many operations: what it does later for a write counts as
+    the write's."""
     quiet, before = 0, cpu_seconds(server)
+    if operations < OPERATIONS_MIN:
+        return before
     until = time.perf_counter() + SETTLING_SECONDS
     while quiet < QUIET_LOOKS and time.perf_counter() < until:
         time.sleep(LOOK_SECONDS)

@@ -46,7 +46,7 @@ def cpu_us(requests: int, pipelined: int) -> dict[str, float]:
             chosen = [request % random.choice(keys) for _ in range(requests)]
             before = cpu_seconds(server)
             _ask(clients, chosen, pipelined, lines)
-            costs[command] = (settled_cpu_seconds(server) - before) / requests * 1e6
+            costs[command] = (settled_cpu_seconds(server, requests) - before) / requests * 1e6
         return costs
 
 

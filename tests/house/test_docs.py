@@ -214,6 +214,7 @@ def test_a_segments_header_has_the_bytes_that_the_format_says(place: Path) -> No
         "salt": 0,
         "created_ms": NOW_MS,
         "head": end,
+        "first_deadline": next(records(data))[0],
         "synced": end,
         "clock_ms": NOW_MS,
         "stamp_checksum": crc32c(seed + stamp),

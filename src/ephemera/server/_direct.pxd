@@ -141,7 +141,7 @@ cdef class Answering:
     cdef int write_value(self, Piece value) except -1
     cdef int write_none(self) except -1
     cdef int _write_encoded(self, reply) except -1
-    cdef int _write_messages(self) except -1
+    cdef int write_messages(self) except -1
     cdef int write_number(self, char kind, int64_t number) except -1
     cdef int append(self, const char *data, Py_ssize_t size) except -1
     cdef int _reserve(self, Py_ssize_t size) except -1

@@ -569,8 +569,7 @@ cdef class Answering:
                 self.write_number(c":", number)
             else:
                 self._write_encoded(reply)
-        if self.messages:
-            self._write_messages()
+        self.write_messages()
         return 0
 
     cdef int write_value(self, Piece value) except -1:
@@ -590,11 +589,13 @@ cdef class Answering:
             self.tally.errors[reply.code] += 1
         return self.append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
-    cdef int _write_messages(self) except -1:
+    cdef int write_messages(self) except -1:
+        """Add what `write_after_this` was given."""
         cdef list messages = self.messages
-        self.messages = []
-        for message in messages:
-            self.write(message)
+        if PyList_GET_SIZE(messages):
+            self.messages = []
+            for message in messages:
+                self.write(message)
         return 0
 
     cdef int write_number(self, char kind, int64_t number) except -1:

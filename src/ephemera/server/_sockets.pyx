@@ -5,11 +5,13 @@ uvloop accepts connections, closes them, and sends what a socket does not take a
 for every read and every reply (an object for the bytes, a context, a callback) is most of the time that
 a small request takes. So a connection's socket is also watched here, by an epoll of our own that is one
 descriptor to the loop: when it is ready, every client that has sent something is read, answered and
-written to, and no object is made on the way.
+written to, and no object is made on the way. Replies go out some at a time: a client program with many
+connections that wakes for each of them, and sleeps again, costs more than answering it.
 
 Where there is no epoll, and for TLS, `data_received` does the same with uvloop's own transport.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
 
@@ -70,6 +72,7 @@ IS_AVAILABLE = bool(EPH_HAS_EPOLL)
 cdef enum:
     EVENTS_MAX = 256             # clients that one turn of the loop serves
     INPUT_BYTES = 256 * 1024     # that one client's turn reads
+    REPLIES_TOGETHER = 16        # clients that are written to one after the other
 
 
 cdef class Receiving:
@@ -92,21 +95,26 @@ cdef class Receiving:
         self.session.take(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         self._reply(False)
 
-    cdef int receive(self, char *buffer) except -1:
-        """Read once and answer."""
+    cdef bint receive(self, char *buffer) except -1:
+        """Read once and answer; whether there is something to `reply`."""
         cdef Py_ssize_t size = recv(self.fd, buffer, INPUT_BYTES, MSG_DONTWAIT)
         if size > 0:
             self.session.take(buffer, size)
-            self._reply(not self.holds_replies)
-        elif size == 0:
+            return True
+        if size == 0:
             self.ended()
         elif errno != EAGAIN and errno != EINTR:
             self.broke(errno)
-        return 0
+        return False
+
+    cdef int reply(self) except -1:
+        return self._reply(not self.holds_replies)
 
     cdef int _reply(self, bint is_straight) except -1:
         cdef Answering session = self.session
         cdef Py_ssize_t sent = 0
+        # From clients that were answered after this one.
+        session.write_messages()
         if session.is_closing or session.has_waiting:
             self.finish(session.taken())
             return 0
@@ -187,14 +195,33 @@ cdef class Sockets:
     def serve(self) -> None:
         """Read and answer every client that has sent something, once."""
         cdef int count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
+        cdef list answered = []
+        try:
+            for i in range(count):
+                self._serve_one(eph_event_fd(&self.events[i]), answered)
+                if PyList_GET_SIZE(answered) == REPLIES_TOGETHER:
+                    self._reply_to(answered)
+        finally:
+            self._reply_to(answered)
+
+    cdef int _serve_one(self, int fd, list answered) except -1:
+        # It may have been left while others before it were answered.
+        cdef Receiving connection = self.by_fd.get(fd)
+        if connection is None:
+            return 0
+        try:
+            if connection.receive(self.buffer):
+                answered.append(connection)
+        except Exception as error:
+            connection.failed(error)
+        return 0
+
+    cdef int _reply_to(self, list answered) except -1:
         cdef Receiving connection
-        cdef int i
-        for i in range(count):
-            # One may have been left while others before it were answered.
-            connection = self.by_fd.get(eph_event_fd(&self.events[i]))
-            if connection is None:
-                continue
+        for connection in answered:
             try:
-                connection.receive(self.buffer)
+                connection.reply()
             except Exception as error:
                 connection.failed(error)
+        answered.clear()
+        return 0

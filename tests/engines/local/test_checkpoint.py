@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ephemera import InvalidArgument, ManualClock, Store, StoreBusy
+from ephemera import InvalidArgument, ManualClock, Store, StoreBusy, StoreFull
 from ephemera.engines.local import checkpoint, engine
 from ephemera.engines.local._base import RowReader
+from ephemera.engines.local._segment import Segment
 from ephemera.engines.local.segments import SEGMENTS_WAITING_MAX
 from tests.engines.local.stores import (
     SEGMENT_BYTES,
@@ -106,6 +107,90 @@ def test_the_background_keeps_up_with_writers(open_store: Callable[..., Store]) 
     assert store.stats()["background_error"] is None
 
 
+def test_segments_that_wait_together_are_applied_together(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("below", "1")
+    store.put("deleted below", "1")
+    store.checkpoint()
+    applied: list[list[int]] = []
+    monkeypatch.setattr(engine, "apply_segments", note_numbers(applied))
+    for name in ("a", "b", "c"):
+        store.put("counter", name)
+        store.put("dies", name, ttl=1 if name == "c" else None)
+        store.put("deleted in the last", name)
+        if name == "b":
+            store.delete("deleted below")
+        fill_a_segment(store, name)
+    store.delete("deleted in the last")
+    clock.advance(1)
+    expected = contents(store)
+    number = engine_of(store)._control.newest
+    store.checkpoint()
+    assert applied == [[number - 3, number - 2, number - 1, number]]
+    assert (expected[b"counter"], expected.keys() & GONE) == (b"c", set())
+    assert contents(store) == expected
+    assert store.check().is_clean
+    assert store.stats()["base_rows"] == len(expected)
+
+
+GONE = {b"dies", b"deleted below", b"deleted in the last"}
+
+
+def note_numbers(applied: list[list[int]], *, room_for: int = 10) -> Callable[..., bool]:
+    """What applies segments, and notes which; no more of them at once than there is room for."""
+
+    def apply_segments(base: Any, segments: list[Segment], *given: Any) -> bool:
+        applied.append([segment.number for segment in segments])
+        if len(segments) > room_for:
+            raise StoreFull("no room")
+        return checkpoint.apply_segments(base, segments, *given)
+
+    return apply_segments
+
+
+def test_where_there_is_no_room_for_all_segments_they_are_applied_one_by_one(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied: list[list[int]] = []
+    monkeypatch.setattr(engine, "apply_segments", note_numbers(applied, room_for=1))
+    for name in ("a", "b"):
+        store.put(name, "1", ttl=1)
+        fill_a_segment(store, name)
+    clock.advance(1)
+    expected = contents(store)
+    store.checkpoint()
+    assert applied == [[1, 2, 3], [1], [2], [3]]
+    assert (contents(store), store.stats()["segments"]) == (expected, 0)
+    assert store.purge_expired() == 2
+    assert store.purge_expired() == 0
+
+
+def test_a_full_segment_waits_for_another_but_not_for_ever(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 0
+    monkeypatch.setattr(engine, "elapsed_ns", lambda: now_ns)
+    store = open_store()
+    tend = engine_of(store)._tend
+    store.put("first", "1")
+    fill_a_segment(store)
+    tend()
+    assert store.stats()["segments_waiting"] == 1
+    now_ns = engine.GATHER_NS // 2
+    tend()
+    assert store.stats()["segments_waiting"] == 1
+    now_ns = engine.GATHER_NS
+    tend()
+    assert store.stats()["segments_waiting"] == 0
+    fill_a_segment(store, "b")
+    tend()
+    assert store.stats()["segments_waiting"] == 1
+    fill_a_segment(store, "c")
+    tend()
+    assert store.stats()["segments_waiting"] == 0
+
+
 def test_a_backlog_that_nobody_works_off_ends_in_store_busy(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,9 +199,9 @@ def test_a_backlog_that_nobody_works_off_ends_in_store_busy(
 
     def wait_first(*given: Any) -> bool:
         stuck.wait(30)
-        return checkpoint.apply_segment(*given)
+        return checkpoint.apply_segments(*given)
 
-    monkeypatch.setattr(engine, "apply_segment", wait_first)
+    monkeypatch.setattr(engine, "apply_segments", wait_first)
     try:
         words, _ = write_until(StoreBusy, store)
         assert "checkpoint" in words

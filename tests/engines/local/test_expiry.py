@@ -361,7 +361,7 @@ def test_the_dead_of_a_checkpoint_that_failed_are_told_by_a_later_purge(
     store.put("key", "1", ttl=1)
     clock.advance(1)
     with monkeypatch.context() as patched:
-        patched.setattr("ephemera.engines.local.engine.apply_segment", fail)
+        patched.setattr("ephemera.engines.local.engine.apply_segments", fail)
         with pytest.raises(StoreFull):
             store.checkpoint()
     store.checkpoint()

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import os
+import random
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -404,3 +405,21 @@ def test_a_file_lock_excludes_shares_and_names_its_owner(tmp_path: Path) -> None
     two.close()
     assert in_a_thread(lambda: one.take()) == []
     one.close()
+
+
+@pytest.mark.parametrize("start", [0, 5_000])
+def test_what_is_synced_in_bulk_is_there_afterwards_and_can_be_written_again(
+    tmp_path: Path, start: int
+) -> None:
+    size = 1024 * 1024
+    mapped = Files().allocate_mapped(tmp_path / "file", size)
+    content = bytearray(random.Random(1).randbytes(size))
+    mapped.memory[:] = content
+    end = size - 5_000
+    mapped.mapping.sync(start, end)
+    assert mapped.memory[:] == content
+    for at in (0, start, end - 1, end, size - 1):
+        mapped.memory[at] = content[at] = content[at] ^ 1
+    mapped.mapping.sync(0, size)
+    assert mapped.memory[:] == content
+    assert mapped.path.read_bytes() == content

@@ -7,6 +7,7 @@ import random
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from subprocess import run
 
 import pytest
@@ -54,6 +55,7 @@ from tests.engines.local.segments_in_memory import (
 )
 from tests.engines.local.stores import ROOT, run_python
 
+FIRST_DEADLINE_AT = 136
 SLOT, COLLIDING = colliding_keys(4)
 KEYS = [*COLLIDING, b"\x00", b"\xff\xff", COLLIDING[0] + b"\x00"]
 OTHER = FamilyRef("other", 256, None)
@@ -131,6 +133,39 @@ def test_keys_that_begin_alike_are_in_order(
         if number == split:
             _chunk(stack.cut(), b"", None, is_reverse=False)  # what follows is merged into this
     assert _chunk(stack.cut(), b"", None, is_reverse=False) == sorted(state.items())
+
+
+@pytest.mark.parametrize(
+    "make_key",
+    [
+        lambda chance: b"counter:%012d" % chance.randrange(500),
+        lambda chance: b"%d" % chance.randrange(2_000),
+        lambda chance: chance.randbytes(chance.randrange(1, 4)),
+        lambda chance: b"the same beginning, " * 3 + b"%05d and an end" % chance.randrange(900),
+        lambda chance: chance.choice([b"a", b"a\0", b"a\0\0", b"a\0" * 7 + b"%d"]),
+        lambda chance: b"one",
+    ],
+    ids=["one size", "numbers", "anything", "long", "zeros", "one key"],
+)
+@pytest.mark.parametrize("has_two_families", [False, True])
+@pytest.mark.parametrize("split", [0, 100, 2_000])
+def test_many_records_are_in_order(
+    make_key: Callable[[random.Random], bytes], has_two_families: bool, split: int
+) -> None:
+    chance = random.Random(1)
+    stack = MemoryStack(1024 * 1024)
+    state: State = {}
+    for number in range(3_000):
+        family = OTHER if has_two_families and number % 3 == 0 else FAMILY
+        key, row = make_key(chance), Row(b"%d" % number, NOW_MS)
+        stack.write([Write(family, key, row)])
+        state[pack_key(IDS[family.name], key)] = row
+        if number == split:
+            early = stack.cut()
+            expected = sorted(state.items())
+            assert _chunk(early, b"", None, is_reverse=False, keys_max=3_000) == expected
+    assert _chunk(early, b"", None, is_reverse=True, keys_max=3_000) == expected[::-1]
+    assert _chunk(stack.cut(), b"", None, is_reverse=False, keys_max=3_000) == sorted(state.items())
 
 
 def _chunk(
@@ -632,6 +667,43 @@ def test_the_heap_of_deadlines_is_a_sorted_list(deadlines: list[int], followed: 
     assert heap.next_ms == NEVER_MS
     with pytest.raises(IndexError):
         heap.pop()
+
+
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_deadlines_are_followed_from_the_first_record_that_has_one(is_recovered: bool) -> None:
+    stack = MemoryStack(64 * 1024)
+    stack.store(b"without", b"")
+    segment = stack.all[0]
+    heap = SegmentDeadlines(segment)
+    heap.follow()
+    assert (heap.next_ms, first_deadline(segment)) == (NEVER_MS, 0)
+    stack.store(b"without", b"")
+    first = segment.position
+    stack.store(b"with", b"", 5)
+    stack.store(b"without", b"")
+    stack.store(b"with", b"", 3)
+    if is_recovered:
+        segment.recover(0)
+        heap = SegmentDeadlines(segment)
+    heap.follow()
+    assert (len(heap), heap.next_ms, first_deadline(segment)) == (2, 3, first)
+
+
+@pytest.mark.parametrize("at", [1, 8, 4096, 2**63, 2**64 - 8])
+def test_a_damaged_first_deadline_is_refused_or_harmless(at: int) -> None:
+    stack = MemoryStack(64 * 1024)
+    stack.store(b"key", b"value", 5)
+    memory = stack.memories[0]
+    memory[FIRST_DEADLINE_AT : FIRST_DEADLINE_AT + 8] = at.to_bytes(8, "little")
+    heap = SegmentDeadlines(stack.all[0])
+    with contextlib.suppress(CorruptStore):
+        heap.follow()
+    assert len(heap) == 0
+    assert stack.get(FAMILY, b"key", 0) == b"value"
+
+
+def first_deadline(segment: Segment) -> int:
+    return int.from_bytes(segment.memory[FIRST_DEADLINE_AT : FIRST_DEADLINE_AT + 8], "little")
 
 
 @given(st.integers(0, SEGMENT_BYTES_MAX))

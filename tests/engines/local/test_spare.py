@@ -242,10 +242,11 @@ def test_a_full_disk_gets_the_spare_back(
     def no_room() -> None:
         raise StoreFull("no room")
 
+    engine._is_worth_applying = lambda: True
     engine._apply_waiting = no_room
     with pytest.raises(StoreFull):
         engine._tend()
-    del engine._apply_waiting
+    del engine._apply_waiting, engine._is_worth_applying
     assert not has_spare(store)
 
 

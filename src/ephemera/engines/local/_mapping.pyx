@@ -20,11 +20,17 @@ cdef extern from *:
     """
     #ifdef __linux__
     #define EPH_POPULATE_WRITE 23 /* MADV_POPULATE_WRITE, since Linux 5.14 */
+    #define EPH_UNMAP_PAGES 4 /* MADV_DONTNEED: of a shared file it takes the mapping away, and no byte */
     #else
     #define EPH_POPULATE_WRITE -1
+    #define EPH_UNMAP_PAGES -1
     #endif
     """
     int EPH_POPULATE_WRITE
+    int EPH_UNMAP_PAGES
+
+cdef Py_ssize_t PAGE_BYTES = sysconf(_SC_PAGESIZE)
+cdef Py_ssize_t MANY_BYTES = 64 * PAGE_BYTES
 
 
 @cython.no_gc
@@ -50,10 +56,16 @@ cdef class Mapping:
     def sync(self, Py_ssize_t start, Py_ssize_t end) -> None:
         """Return once what was written to these bytes is on the disk. Raises OSError."""
         cdef int rc
+        cdef Py_ssize_t whole = end - end % PAGE_BYTES
         if not 0 <= start <= end <= self.size:
             raise ValueError(f"bytes {start} to {end} of {self.size}")
-        start -= start % sysconf(_SC_PAGESIZE)
+        start -= start % PAGE_BYTES
         with nogil:
+            if whole - start >= MANY_BYTES:
+                # The system makes each page that it writes read-only before, and interrupts every processor
+                # that runs a thread of ours for each. It need not for pages that are not mapped: these
+                # go all at once, and whoever looks there again maps them by the dozen.
+                madvise(<char *> self.start + start, whole - start, EPH_UNMAP_PAGES)
             rc = msync(<char *> self.start + start, end - start, MS_SYNC)
         if rc:
             PyErr_SetFromErrno(OSError)
@@ -63,6 +75,6 @@ cdef class Mapping:
         system can. No byte changes."""
         if not 0 <= start <= self.size:
             raise ValueError(f"byte {start} of {self.size}")
-        start -= start % sysconf(_SC_PAGESIZE)
+        start -= start % PAGE_BYTES
         with nogil:
             madvise(<char *> self.start + start, self.size - start, EPH_POPULATE_WRITE)

@@ -93,6 +93,7 @@ cdef class Segment:
     cdef Header *header
     cdef uint32_t *slots
     cdef uint64_t *head
+    cdef uint64_t *first_deadline
     cdef uint64_t mask
     cdef uint64_t size           # of the memory, which a cut file makes smaller than the header says
     cdef uint64_t hash_seed
@@ -119,6 +120,7 @@ cdef class Segment:
     cdef uint64_t append(
         self, uint64_t position, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times
     ) noexcept
+    cdef void _note_deadline(self, const RowHead *times, uint64_t position) noexcept nogil
     cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil
     cdef void publish(self, uint64_t position) noexcept nogil
     cdef void note_synced(self, uint64_t synced, int64_t clock_ms) noexcept nogil

@@ -15,6 +15,7 @@ Header, little endian; stored on disk, never renumber:
       8  format version  u32  24  size     u64    48  salt           u64   192  stamp  u64 synced head,
      12  crc32c of 16..64     32  slots    u64    56  created_ms     i64        i64 clock_ms, u32 crc32c
     256  told  i64 deadline, u64 segment, u64 position, u32 crc32c
+    136  first deadline  u64 (live only): the position of the first record that has one
 Record, 8-aligned:
       0  chain    u32   position / 8 of the next record of this slot      (derived, unchecked)
       4  older    u32   position / 8 of the older version of this key     (derived, unchecked)
@@ -63,8 +64,10 @@ cdef const char *MAGIC = b"EPHSEG\r\n"
 
 cdef enum:
     HEAD_AT = 128
+    FIRST_DEADLINE_AT = 136
     STAMP_AT = 192
     TOLD_AT = 256
+    RADIX_FROM = 256         # so many records are sorted byte by byte; fewer are not worth the tables
     BYTES_PER_SLOT = 128     # records of an ordinary size fill a segment before chains grow
     SLOTS_MIN = 64
 
@@ -133,6 +136,7 @@ cdef class Segment:
         self.mask = h.slots - 1
         self.slots = <uint32_t *> (self.start + HEADER_SIZE)
         self.head = <uint64_t *> (self.start + HEAD_AT)
+        self.first_deadline = <uint64_t *> (self.start + FIRST_DEADLINE_AT)
         self.number = h.number
         self.checksum_seed = eph_crc32c(eph_crc32c(0, &h.number, 8), &h.salt, 8)
         return 0
@@ -271,7 +275,12 @@ cdef class Segment:
         eph_prefetch(self.start + 8 * <uint64_t> self.slots[hash & self.mask])
         r.checksum = self._checksum(r, position)
         self._link(r, position, eph_hash(self.hash_seed, family, key.start, key_size))
+        self._note_deadline(times, position)
         return after
+
+    cdef void _note_deadline(self, const RowHead *times, uint64_t position) noexcept nogil:
+        if times.deadline_ms != NEVER and self.first_deadline[0] == 0:
+            eph_store64(self.first_deadline, position)
 
     cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil:
         """Put a complete record in front of its key's versions and into its slot's chain.
@@ -377,9 +386,13 @@ cdef class Segment:
     cdef void _reindex(self, uint64_t end) noexcept nogil:
         cdef uint64_t position = self.data_at
         cdef Record *r
+        cdef RowHead head
         memset(self.slots, 0, 4 * (self.mask + 1))
+        self.first_deadline[0] = 0
         while position < end:
             r = <Record *> (self.start + position)
+            if read_row_head(row_of(r), r.row_size, &head):
+                self._note_deadline(&head, position)
             self._link(
                 r, position, eph_hash(self.hash_seed, r.family, key_of(r), r.key_size)
             )
@@ -576,6 +589,49 @@ cdef void _sort(const char *start, Sortable *at, Sortable *spare, Py_ssize_t n) 
     memcpy(at + k, spare + i, (half - i) * sizeof(Sortable))
 
 
+cdef void _sort_samples(Sortable *at, Sortable *spare, Py_ssize_t n) noexcept nogil:
+    """Sort by samples alone, byte by byte from the last, and leave those alike in the order in which they are."""
+    cdef Py_ssize_t counts[8][256]
+    cdef Py_ssize_t i, before, count
+    cdef Sortable *source = at
+    cdef Sortable *target = spare
+    cdef int byte, value
+    memset(counts, 0, sizeof(counts))
+    for i in range(n):
+        for byte in range(8):
+            counts[byte][at[i].sample >> 8 * byte & 0xFF] += 1
+    for byte in range(8):
+        if counts[byte][at[0].sample >> 8 * byte & 0xFF] == n:
+            continue
+        before = 0
+        for value in range(256):
+            count = counts[byte][value]
+            counts[byte][value] = before
+            before += count
+        for i in range(n):
+            value = <int> (source[i].sample >> 8 * byte & 0xFF)
+            target[counts[byte][value]] = source[i]
+            counts[byte][value] += 1
+        source, target = target, source
+    if source != at:
+        memcpy(at, source, n * sizeof(Sortable))
+
+
+cdef void _sort_all(const char *start, Sortable *at, Sortable *spare, Py_ssize_t n, bint is_telling) noexcept nogil:
+    """Sort records that come newest first. `is_telling`: those with the same sample have the same key."""
+    cdef Py_ssize_t i = 0, j
+    if n < RADIX_FROM:
+        _sort(start, at, spare, n)
+        return
+    _sort_samples(at, spare, n)
+    while i < n and not is_telling:
+        j = i + 1
+        while j < n and at[j].sample == at[i].sample:
+            j += 1
+        _sort(start, at + i, spare, j - i)
+        i = j
+
+
 cdef inline size_t _shared_bytes(const Record *a, const Record *b, size_t most) noexcept nogil:
     """How many bytes, up to `most`, the keys of two records of one family begin with alike."""
     cdef size_t n = 0
@@ -593,22 +649,27 @@ cdef inline uint64_t _sample(const Record *r, size_t skipped) noexcept nogil:
     return sample
 
 
-cdef void _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_t count) noexcept nogil:
-    """The records from a position on, with samples where all of them are of one family."""
+cdef bint _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_t count) noexcept nogil:
+    """The records from a position on, newest first, with samples where all of them are of one family.
+
+    Returns whether no two keys have the same sample.
+    """
     cdef const Record *first = <const Record *> (start + position)
     cdef const Record *r
     cdef size_t shared = first.key_size
-    cdef bint is_one_family = True
+    cdef bint is_one_family = True, is_one_size = True
     cdef Py_ssize_t i
-    for i in range(count):
+    for i in range(count - 1, -1, -1):
         r = <const Record *> (start + position)
         out[i].place = <uint32_t> (position // 8)
         is_one_family = is_one_family and r.family == first.family
+        is_one_size = is_one_size and r.key_size == first.key_size
         shared = _shared_bytes(first, r, shared)
         position += record_bytes_of(r.key_size, r.row_size)
     for i in range(count):
         r = <const Record *> (start + 8 * <uint64_t> out[i].place)
         out[i].sample = _sample(r, shared) if is_one_family else 0
+    return is_one_family and is_one_size and first.key_size <= shared + 8
 
 
 cdef Run _extend_run(Segment segment, Run known, uint64_t until):
@@ -620,6 +681,7 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     cdef Record *r
     cdef Sortable *found
     cdef uint32_t *tail
+    cdef bint is_telling
     cdef Run run = Run.__new__(Run)
     while position < until:
         r = <Record *> (segment.start + position)
@@ -636,8 +698,8 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     run.until = position
     with nogil:
         if fresh:
-            _gather(segment.start, first, found, fresh)
-            _sort(segment.start, found, found + fresh, fresh)
+            is_telling = _gather(segment.start, first, found, fresh)
+            _sort_all(segment.start, found, found + fresh, fresh, is_telling)
         tail = run.at if known_size == 0 else <uint32_t *> found
         for i in range(fresh):
             tail[i] = found[i].place
@@ -878,10 +940,16 @@ cdef class SegmentDeadlines:
         return count
 
     def follow(self) -> None:
-        """Take in what was written since the last call."""
+        """Take in what was written since the last call, from the first record that has a deadline on."""
         cdef uint64_t end = self.segment.published()
+        cdef uint64_t first = eph_load64(self.segment.first_deadline)
         cdef Record *r
         cdef RowHead head
+        if first == 0:
+            return
+        if first % 8 or first < self.segment.data_at:
+            self.segment.damaged(first, "no record begins here")
+        self.followed = max(self.followed, min(first, end))
         while self.followed < end:
             r = <Record *> (self.segment.start + self.followed)
             if not self.segment.holds(self.followed) or r.key_size == 0:

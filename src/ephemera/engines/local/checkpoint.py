@@ -1,8 +1,8 @@
-"""The checkpoint: what a frozen segment holds moves to the base tier.
+"""The checkpoint: what frozen segments hold moves to the base tier.
 
 The newest version of each key, in key order, in batches that each commit synced. A batch that was
-committed twice, or half of a segment, harms nothing: until the whole segment counts as applied,
-readers find its rows in the segment first, and applying it again gives the same rows. Rows that
+committed twice, or half of the segments, harms nothing: until all of them count as applied, readers
+find their rows in the segments first, and applying them again gives the same rows. Rows that
 died meanwhile are not written, and still take away the older row below them.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ephemera.engines.local import families
-from ephemera.engines.local._segment import Cut, Segment
+from ephemera.engines.local._segment import Segment
 from ephemera.engines.local.base_tier import BaseTier, BaseWrite, Stored
-from ephemera.engines.local.expiry import Dead
+from ephemera.engines.local.expiry import Dead, cut_of
 
 APPLIED = b"applied-segment"
 HIGH_WATER = b"clock-high-water"
@@ -25,19 +25,20 @@ CHUNK_ROWS = 1_000
 """How many rows are read from the segment at once: other threads wait for so long."""
 
 
-def apply_segment(
-    base: BaseTier, segment: Segment, now_ms: int, untold: Iterable[Dead] = ()
+def apply_segments(
+    base: BaseTier, segments: list[Segment], now_ms: int, untold: Iterable[Dead] = ()
 ) -> bool:
-    """Apply a frozen segment; False when another process was faster.
+    """Apply frozen segments, oldest first; False when another process was faster.
 
     What is `untold` of the dead that this leaves out is kept for who will tell.
     """
-    batch_rows = _rows_per_batch(segment)
-    rows = _rows(segment, min(CHUNK_ROWS, batch_rows))
+    batch_rows = _rows_per_batch(segments)
+    rows = _rows(segments, min(CHUNK_ROWS, batch_rows))
+    newest = segments[-1].number
     is_more = True
     while is_more:
         with base.write() as txn:
-            if txn.number(APPLIED) >= segment.number:
+            if txn.number(APPLIED) >= newest:
                 return False
             is_more = _apply_batch(txn, rows, batch_rows, now_ms)
             note_time(txn, now_ms)
@@ -46,13 +47,13 @@ def apply_segment(
                     txn.add_untold(
                         dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone
                     )
-                txn.set_number(APPLIED, segment.number)
+                txn.set_number(APPLIED, newest)
     return True
 
 
-def _rows(segment: Segment, rows_max: int) -> Iterator[list[Stored]]:
+def _rows(segments: list[Segment], rows_max: int) -> Iterator[list[Stored]]:
     """The newest version of each key, in key order, so many at a time."""
-    cut = Cut([segment], [segment.position])
+    cut = cut_of(segments)
     start = b""
     while chunk := cut.chunk(start, None, False, rows_max):
         yield chunk
@@ -77,7 +78,8 @@ def note_time(txn: BaseWrite, now_ms: int) -> None:
         txn.set_number(HIGH_WATER, now_ms)
 
 
-def _rows_per_batch(segment: Segment) -> int:
+def _rows_per_batch(segments: list[Segment]) -> int:
     # Large values: fewer rows in a batch, so that none of them holds the base tier for long.
-    row_bytes = segment.records_bytes // max(1, segment.count_records())
+    records = sum(segment.count_records() for segment in segments)
+    row_bytes = sum(segment.records_bytes for segment in segments) // max(1, records)
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))

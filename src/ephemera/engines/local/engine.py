@@ -50,8 +50,8 @@ from ephemera.engines.local.base_tier import (
     sole_generation,
 )
 from ephemera.engines.local.check import check_state
-from ephemera.engines.local.checkpoint import apply_segment, note_time
-from ephemera.engines.local.expiry import Expiry
+from ephemera.engines.local.checkpoint import apply_segments, note_time
+from ephemera.engines.local.expiry import Dead, Expiry
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.files import Files, Mapped, system_errors, temporary_name
 from ephemera.engines.local.layout import Layout
@@ -64,6 +64,9 @@ _log = logging.getLogger("ephemera")
 
 SEGMENT_AGE_MS_MAX = 60_000
 """A segment this old is checkpointed even if it is not full, so that its dead really leave."""
+GATHER_NS = 2_000_000_000
+"""How long a full segment waits for a second one: what is written again and again, as counters are, goes to the
+base tier once."""
 SWEEP_BUDGET_NS = 50_000_000
 GIVEN_UP_KEYS = 10_000
 """How many rows of a dropped family are removed at once."""
@@ -107,6 +110,7 @@ class LocalEngine:
         self._announcer: Worker | None = None
         # Held by whoever checkpoints, sweeps or compacts in this process.
         self._tending = threading.RLock()
+        self._gathers_until_ns = 0
         # Whoever opened the store has a moment to say what it listens to.
         self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
         self._is_closed = True  # until it is open
@@ -428,7 +432,8 @@ class LocalEngine:
         try:
             with self._tending:
                 self._freeze_aged()
-                self._apply_waiting()
+                if self._is_worth_applying():
+                    self._apply_waiting()
                 self._sweep()
                 self._clear_given_up()
         except StoreFull:
@@ -445,24 +450,46 @@ class LocalEngine:
             ):
                 self._segments.freeze()
 
+    def _is_worth_applying(self) -> bool:
+        """Whether several segments wait, or one waited in vain for another to be applied together with it."""
+        waiting = len(self._segments.segments) - bool(self._control.active)
+        if waiting == 1 and self._control.active:
+            now_ns = elapsed_ns()
+            self._gathers_until_ns = self._gathers_until_ns or now_ns + GATHER_NS
+            if now_ns < self._gathers_until_ns:
+                return False
+        self._gathers_until_ns = 0
+        return waiting > 0
+
     def _apply_waiting(self) -> None:
         with self._tending:
-            for segment in self._segments.waiting():
-                self._apply(segment)
-                self._segments.retire(segment.number)
+            waiting = self._segments.waiting()
+            now_ms = self.clock.now_ms()
+            if not waiting:
+                return
+            if self._is_manual:
+                with self._expiry.leaving_out(waiting, now_ms) as untold:
+                    self._apply(waiting, now_ms, untold)
+                return
+            if self._announcer is not None and self._expiry.has_callbacks:
+                # What died in the segments is picked before the checkpoint leaves it out, and not told
+                # here: a callback may write, and so wait for this checkpoint.
+                self._expiry.pick(now_ms)
+                self._announcer.kick()
+            self._apply(waiting, now_ms, [])
 
-    def _apply(self, segment: Segment) -> None:
-        now_ms = self.clock.now_ms()
-        if self._is_manual:
-            with self._expiry.leaving_out(segment, now_ms) as untold:
-                apply_segment(self._base, segment, now_ms, untold)
-            return
-        if self._announcer is not None and self._expiry.has_callbacks:
-            # What died in the segment is picked before the checkpoint leaves it out, and not told
-            # here: a callback may write, and so wait for this checkpoint.
-            self._expiry.pick(now_ms)
-            self._announcer.kick()
-        apply_segment(self._base, segment, now_ms)
+    def _apply(self, segments: list[Segment], now_ms: int, untold: list[Dead]) -> None:
+        """Move what frozen segments hold, oldest first, to the base tier; together, so that a key which
+        was written in several of them is written there once."""
+        try:
+            apply_segments(self._base, segments, now_ms, untold)
+            self._segments.retire(segments[-1].number)
+        except StoreFull:
+            # One by one they need less room at a time, and give their own back.
+            for segment in segments:
+                is_last = segment is segments[-1]
+                apply_segments(self._base, [segment], now_ms, untold if is_last else [])
+                self._segments.retire(segment.number)
 
     def _sweep(self) -> None:
         if elapsed_ns() < self._sweeps_from_ns:

@@ -111,20 +111,17 @@ class Upcoming:
         return min((heap.next_ms for heap in self._heaps.values()), default=NEVER_MS)
 
     def pop_dead(
-        self, until_ms: int, *, keys_max: int = sys.maxsize, segment: Segment | None = None
+        self, until_ms: int, *, keys_max: int = sys.maxsize, segments: list[Segment] | None = None
     ) -> list[Dead]:
-        """Take up to `keys_max` keys that died up to `until_ms`, of one segment or of all."""
-        # Another process may have applied the segment already: then it is not followed any more.
-        heaps = [
-            heap
-            for number, heap in self._heaps.items()
-            if segment is None or number == segment.number
-        ]
+        """Take up to `keys_max` keys that died up to `until_ms`, of some segments or of all."""
+        # Another process may have applied a segment already: then it is not followed any more.
+        numbers = self._heaps if segments is None else {segment.number for segment in segments}
+        heaps = [heap for number, heap in self._heaps.items() if number in numbers]
         dead, _, told = self._segments.pop_dead(
             heaps, self._told_by_others, until_ms, keys_max, self._families.live_ids, False
         )
-        if segment is None:
-            # How far it went in one segment says nothing of the others.
+        if segments is None:
+            # How far it went in some segments says nothing of the others.
             self._told = max(self._told, told)
         return [Dead._make(one) for one in dead]
 
@@ -251,19 +248,19 @@ class Expiry:
     # -- with manual maintenance: exactly, by purging
 
     @block
-    def leaving_out(self, segment: Segment, now_ms: int) -> Iterator[list[Dead]]:
-        """What is dead and untold and will be left out, or replaced in the base tier, when this
-        segment is applied at `now_ms`: by the block, or if that fails by the next one."""
-        self._left_out = self._collect(segment, now_ms)
+    def leaving_out(self, segments: list[Segment], now_ms: int) -> Iterator[list[Dead]]:
+        """What is dead and untold and will be left out, or replaced in the base tier, when these
+        segments are applied at `now_ms`: by the block, or if that fails by the next one."""
+        self._left_out = self._collect(segments, now_ms)
         yield self._left_out
         self._left_out = []
 
-    def _collect(self, segment: Segment, now_ms: int) -> list[Dead]:
+    def _collect(self, segments: list[Segment], now_ms: int) -> list[Dead]:
         with self.picking:
             self._upcoming.follow()
             self._upcoming.pass_over_told()
-            dead = self._left_out + self._upcoming.pop_dead(now_ms, segment=segment)
-            cut = Cut([segment], [segment.position])
+            dead = self._left_out + self._upcoming.pop_dead(now_ms, segments=segments)
+            cut = cut_of(segments)
             base = self._base.file
             with base.reading() as txn:
                 for deadline_ms, base_key in base.entries(txn, -1, now_ms):
@@ -436,6 +433,11 @@ class _Pick:
                 return
             self.dead += [one for one in found if one is not None]
             want -= sum(one.is_gone for one in found if one is not None)
+
+
+def cut_of(segments: list[Segment]) -> Cut:
+    """All of these segments, which are frozen and come oldest first."""
+    return Cut(segments[::-1], [segment.position for segment in reversed(segments)])
 
 
 def _call(callback: Callable[[Expired], object], event: Expired) -> None:

@@ -1,0 +1,123 @@
+"""Many clients of one turn: each gets its own replies, and what others cause comes after those."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from ephemera.server._sockets import IS_AVAILABLE, Receiving, Sockets
+from ephemera.server.server import Server
+from ephemera.server.session import Session
+from tests.server.clients import wire
+
+pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="no epoll here")
+
+
+class Connection(Receiving):
+    """A session on one end of a pair of sockets; the test has the other."""
+
+    def __init__(self, server: Server, ours: socket.socket, theirs: socket.socket) -> None:
+        self.session = Session(server)
+        self.session.transmit = self.write = ours.sendall
+        self.client = theirs
+        self.fault: Exception | None = None
+        self.is_finished = False
+
+    def finish(self, out: bytes) -> None:
+        self.write(out)
+        self.is_finished = True
+
+    def has_caught_up(self) -> bool:
+        return True
+
+    def failed(self, error: Exception) -> None:
+        self.fault = error
+
+    def read(self) -> bytes:
+        """All that has arrived."""
+        try:
+            return self.client.recv(1024 * 1024, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return b""
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    sockets = Sockets()
+    yield sockets
+    sockets.close()
+
+
+@pytest.fixture
+def connect(server: Server, sockets: Sockets) -> Iterator[Callable[[], Connection]]:
+    with ExitStack() as ended:
+
+        def connect() -> Connection:
+            ours, theirs = (ended.enter_context(end) for end in socket.socketpair())
+            connection = Connection(server, ours, theirs)
+            sockets.watch(connection, ours.fileno())
+            return connection
+
+        yield connect
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 40])
+def test_every_client_of_a_turn_gets_its_replies(
+    connect: Callable[[], Connection], sockets: Sockets, count: int
+) -> None:
+    connections = [connect() for _ in range(count)]
+    for number, connection in enumerate(connections):
+        connection.client.send(wire("SET", f"key {number}", number) + wire("GET", f"key {number}"))
+    sockets.serve()
+    for number, connection in enumerate(connections):
+        assert connection.read() == b"+OK\r\n$%d\r\n%d\r\n" % (len(str(number)), number)
+        assert not connection.session.is_answering
+
+
+def test_a_message_comes_after_the_reply_of_the_same_turn(
+    connect: Callable[[], Connection], sockets: Sockets
+) -> None:
+    listener, publisher = connect(), connect()
+    listener.client.send(wire("SUBSCRIBE", "news"))
+    publisher.client.send(wire("PUBLISH", "news", "one") + wire("PUBLISH", "news", "two"))
+    sockets.serve()
+    subscribed = b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n"
+    message = b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$3\r\n%s\r\n"
+    assert listener.read() == subscribed + message % b"one" + message % b"two"
+    assert publisher.read() == b":1\r\n:1\r\n"
+    publisher.client.send(wire("PUBLISH", "news", "three"))
+    sockets.serve()
+    assert listener.read() == message.replace(b"$3", b"$5") % b"three"
+
+
+def test_who_is_killed_in_the_turn_of_its_request_still_gets_the_reply(
+    connect: Callable[[], Connection], sockets: Sockets
+) -> None:
+    victim, other = connect(), connect()
+    victim.client.send(wire("PING"))
+    other.client.send(wire("CLIENT", "KILL", "ID", victim.session.id))
+    sockets.serve()
+    assert (victim.read(), victim.is_finished) == (b"+PONG\r\n", True)
+    assert (other.read(), other.is_finished) == (b":1\r\n", False)
+
+
+def test_a_fault_of_one_client_costs_the_others_nothing(
+    connect: Callable[[], Connection], sockets: Sockets
+) -> None:
+    first, faulty, last = connect(), connect(), connect()
+    fault = RuntimeError("no socket")
+
+    def refuse(_out: bytes) -> None:
+        raise fault
+
+    faulty.is_behind = True
+    faulty.has_caught_up = lambda: False  # type: ignore[method-assign]  # replies go through `write` now
+    faulty.write = refuse
+    for connection in (first, faulty, last):
+        connection.client.send(wire("PING"))
+    sockets.serve()
+    assert [first.read(), faulty.read(), last.read()] == [b"+PONG\r\n", b"", b"+PONG\r\n"]
+    assert [first.fault, faulty.fault, last.fault] == [None, fault, None]
