@@ -81,6 +81,7 @@ cdef inline bint is_key(const Record *record, uint32_t family, const char *key, 
 
 cdef class Run:
     cdef uint32_t *at
+    cdef uint8_t *repeats        # or NULL: whether the one before has the same key
     cdef Py_ssize_t size
     cdef uint64_t until
 

@@ -505,6 +505,7 @@ cdef class Run:
 
     def __dealloc__(self):
         PyMem_RawFree(self.at)
+        PyMem_RawFree(self.repeats)
 
 
 cdef inline int _compare_keys(
@@ -672,6 +673,17 @@ cdef bint _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_
     return is_one_family and is_one_size and first.key_size <= shared + 8
 
 
+cdef uint8_t *_repeats_of(const Sortable *sorted, Py_ssize_t count) noexcept nogil:
+    """For each of these, whose samples tell their keys, whether the one before it has the same key. NULL
+    when there is no memory for that: it can be seen from the records too, which lie anywhere."""
+    cdef uint8_t *repeats = <uint8_t *> PyMem_RawMalloc(count)
+    cdef Py_ssize_t i
+    if repeats != NULL:
+        for i in range(count):
+            repeats[i] = i > 0 and sorted[i].sample == sorted[i - 1].sample
+    return repeats
+
+
 cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     """A run that also holds the records from where `known` ends up to `until`."""
     cdef uint64_t position = segment.data_at if known is None else known.until
@@ -681,7 +693,7 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     cdef Record *r
     cdef Sortable *found
     cdef uint32_t *tail
-    cdef bint is_telling
+    cdef bint is_telling = False
     cdef Run run = Run.__new__(Run)
     while position < until:
         r = <Record *> (segment.start + position)
@@ -703,6 +715,8 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
         tail = run.at if known_size == 0 else <uint32_t *> found
         for i in range(fresh):
             tail[i] = found[i].place
+        if is_telling and known_size == 0:
+            run.repeats = _repeats_of(found, fresh)
         if known_size:
             _merge(segment.start, known.at, known_size, tail, fresh, run.at)
         PyMem_RawFree(found)
@@ -765,6 +779,15 @@ cdef class Cut:
                 return row_or_none(segment, found)
         return BELOW
 
+    @property
+    def records(self) -> int:
+        """How many versions these segments hold, and perhaps some beyond the heads."""
+        cdef Segment segment
+        cdef Py_ssize_t count = 0
+        for segment, limit in zip(self.segments, self.limits):
+            count += segment.sorted_run(limit).size
+        return count
+
     def chunk(self, bytes start not None, bytes end, bint is_reverse, Py_ssize_t keys_max) -> list:
         """Up to `keys_max` keys in order as (base key, base value or None for a deletion, deadline).
 
@@ -797,9 +820,13 @@ cdef class Cursor:
     cdef Record *record            # where the walk stands; NULL at its end
     cdef uint64_t position
 
-    cdef inline bint _same_key(self, Py_ssize_t i, Py_ssize_t j) except -1:
-        cdef Record *a = _record_at(self.segment, self.run.at[i])
-        return is_key(_record_at(self.segment, self.run.at[j]), a.family, key_of(a), a.key_size)
+    cdef inline bint _repeats(self, Py_ssize_t i) except -1:
+        """Whether an entry has the key of the one before it."""
+        cdef Record *a
+        if self.run.repeats != NULL:
+            return self.run.repeats[i]
+        a = _record_at(self.segment, self.run.at[i - 1])
+        return is_key(_record_at(self.segment, self.run.at[i]), a.family, key_of(a), a.key_size)
 
     cdef int advance(self) except -1:
         """Stand on the next key that has a version below the limit."""
@@ -808,12 +835,12 @@ cdef class Cursor:
         while self.low < self.high and self.record == NULL:
             if self.is_reverse:
                 last = first = self.high - 1
-                while first > self.low and self._same_key(first - 1, last):
+                while first > self.low and self._repeats(first):
                     first -= 1
                 self.high = first
             else:
                 first = last = self.low
-                while last + 1 < self.high and self._same_key(first, last + 1):
+                while last + 1 < self.high and self._repeats(last + 1):
                     last += 1
                 self.low = last + 1
             for i in range(first, last + 1):

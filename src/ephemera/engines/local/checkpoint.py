@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ephemera.engines.local import families
-from ephemera.engines.local._segment import Segment
+from ephemera.engines.local._segment import Cut, Segment
 from ephemera.engines.local.base_tier import BaseTier, BaseWrite, Stored
 from ephemera.engines.local.expiry import Dead, cut_of
 
@@ -32,8 +32,9 @@ def apply_segments(
 
     What is `untold` of the dead that this leaves out is kept for who will tell.
     """
-    batch_rows = _rows_per_batch(segments)
-    rows = _rows(segments, min(CHUNK_ROWS, batch_rows))
+    cut = cut_of(segments)
+    batch_rows = _rows_per_batch(cut)
+    rows = _rows(cut, min(CHUNK_ROWS, batch_rows))
     newest = segments[-1].number
     is_more = True
     while is_more:
@@ -51,9 +52,8 @@ def apply_segments(
     return True
 
 
-def _rows(segments: list[Segment], rows_max: int) -> Iterator[list[Stored]]:
+def _rows(cut: Cut, rows_max: int) -> Iterator[list[Stored]]:
     """The newest version of each key, in key order, so many at a time."""
-    cut = cut_of(segments)
     start = b""
     while chunk := cut.chunk(start, None, False, rows_max):
         yield chunk
@@ -78,8 +78,7 @@ def note_time(txn: BaseWrite, now_ms: int) -> None:
         txn.set_number(HIGH_WATER, now_ms)
 
 
-def _rows_per_batch(segments: list[Segment]) -> int:
+def _rows_per_batch(cut: Cut) -> int:
     # Large values: fewer rows in a batch, so that none of them holds the base tier for long.
-    records = sum(segment.count_records() for segment in segments)
-    row_bytes = sum(segment.records_bytes for segment in segments) // max(1, records)
+    row_bytes = sum(segment.records_bytes for segment in cut.segments) // max(1, cut.records)
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
