@@ -64,9 +64,11 @@ _log = logging.getLogger("ephemera")
 
 SEGMENT_AGE_MS_MAX = 60_000
 """A segment this old is checkpointed even if it is not full, so that its dead really leave."""
+SEGMENTS_TOGETHER = 2
+"""How many are checkpointed at once: what is written again and again, as counters are, goes to the base tier once.
+With more of them, writers that wait for a checkpoint would wait for longer."""
 GATHER_NS = 2_000_000_000
-"""How long a full segment waits for a second one: what is written again and again, as counters are, goes to the
-base tier once."""
+"""How long a full segment waits for a second one."""
 SWEEP_BUDGET_NS = 50_000_000
 GIVEN_UP_KEYS = 10_000
 """How many rows of a dropped family are removed at once."""
@@ -464,19 +466,21 @@ class LocalEngine:
     def _apply_waiting(self) -> None:
         with self._tending:
             waiting = self._segments.waiting()
-            now_ms = self.clock.now_ms()
-            if not waiting:
-                return
-            if self._is_manual:
-                with self._expiry.leaving_out(waiting, now_ms) as untold:
-                    self._apply(waiting, now_ms, untold)
-                return
-            if self._announcer is not None and self._expiry.has_callbacks:
-                # What died in the segments is picked before the checkpoint leaves it out, and not told
-                # here: a callback may write, and so wait for this checkpoint.
-                self._expiry.pick(now_ms)
-                self._announcer.kick()
-            self._apply(waiting, now_ms, [])
+            for first in range(0, len(waiting), SEGMENTS_TOGETHER):
+                self._apply_some(waiting[first : first + SEGMENTS_TOGETHER])
+
+    def _apply_some(self, segments: list[Segment]) -> None:
+        now_ms = self.clock.now_ms()
+        if self._is_manual:
+            with self._expiry.leaving_out(segments, now_ms) as untold:
+                self._apply(segments, now_ms, untold)
+            return
+        if self._announcer is not None and self._expiry.has_callbacks:
+            # What died in the segments is picked before the checkpoint leaves it out, and not told
+            # here: a callback may write, and so wait for this checkpoint.
+            self._expiry.pick(now_ms)
+            self._announcer.kick()
+        self._apply(segments, now_ms, [])
 
     def _apply(self, segments: list[Segment], now_ms: int, untold: list[Dead]) -> None:
         """Move what frozen segments hold, oldest first, to the base tier; together, so that a key which
