@@ -10,6 +10,7 @@ cpdef int64_t elapsed_ns() noexcept nogil
 
 cdef class SteadyClock:
     cdef int64_t own_offset
+    cdef int64_t compared_ms     # of the boot-time clock, when the wall clock was last behind it
     cdef int64_t *offset
     cdef object memory
     cdef object read_wall

@@ -105,12 +105,16 @@ cdef class SteadyClock:
     cdef int64_t read_ms(self) except? -1:
         cdef int64_t wall, boot, offset
         # A wall clock a tick behind makes the difference too small. It tells a step forward all the
-        # same, and only then, or in the tick's own millisecond, is the exact one worth its price.
+        # same, and only then, or in the tick's own millisecond, is the exact one worth its price. And
+        # once in a millisecond is enough.
         if self.is_system:
-            wall = _read_ms(EPHEMERA_TICK_CLOCK)
             boot = _read_ms(EPHEMERA_BOOT_CLOCK)
+            if boot == self.compared_ms:
+                return boot + eph_load(self.offset)
+            wall = _read_ms(EPHEMERA_TICK_CLOCK)
             offset = eph_load(self.offset)
             if wall - boot <= offset:
+                self.compared_ms = boot
                 return boot + offset
         # The wall clock first: a pause between the two readings makes the difference too small, and
         # that is not believed. The other way round it would be too large, for good.
