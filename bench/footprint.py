@@ -11,7 +11,7 @@ from tests.wire.servers import Process
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 LOOK_SECONDS = 0.1
-QUIET_LOOKS = 25
+QUIET_LOOKS = 30
 """Longer than a server may put off what it owes."""
 OPERATIONS_MIN = 10_000
 """Fewer leave nothing to put off."""

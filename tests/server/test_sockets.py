@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,17 @@ class Connection(Receiving):
 
     def __init__(self, server: Server, ours: socket.socket, theirs: socket.socket) -> None:
         self.session = Session(server)
-        self.session.transmit = self.write = ours.sendall
+        self.session.transmit = self.send
+        self.write = ours.sendall
         self.client = theirs
         self.fault: Exception | None = None
-        self.is_finished = False
+
+    def send(self, out: bytes) -> None:
+        self.settle()
+        self.write(out)
 
     def finish(self, out: bytes) -> None:
         self.write(out)
-        self.is_finished = True
 
     def has_caught_up(self) -> bool:
         return True
@@ -45,8 +49,8 @@ class Connection(Receiving):
 
 
 @pytest.fixture
-def sockets() -> Iterator[Sockets]:
-    sockets = Sockets()
+def sockets(server: Server) -> Iterator[Sockets]:
+    sockets = Sockets(server)
     yield sockets
     sockets.close()
 
@@ -100,8 +104,46 @@ def test_who_is_killed_in_the_turn_of_its_request_still_gets_the_reply(
     victim.client.send(wire("PING"))
     other.client.send(wire("CLIENT", "KILL", "ID", victim.session.id))
     sockets.serve()
-    assert (victim.read(), victim.is_finished) == (b"+PONG\r\n", True)
-    assert (other.read(), other.is_finished) == (b":1\r\n", False)
+    assert (victim.read(), victim.session.is_closing) == (b"+PONG\r\n", True)
+    assert (other.read(), other.session.is_closing) == (b":1\r\n", False)
+
+
+def test_messages_do_not_gather_behind_a_reply(
+    connect: Callable[[], Connection], sockets: Sockets
+) -> None:
+    listener, publisher = connect(), connect()
+    listener.client.send(wire("SUBSCRIBE", "news"))
+    sockets.serve()
+    sent: list[bytes] = []
+    listener.write = sent.append
+    listener.client.send(wire("PING"))
+    publisher.client.send(wire("PUBLISH", "news", "x" * 1_000) * 200)
+    sockets.serve()
+    assert len(sent) == 200
+    assert listener.read().endswith(b"pong\r\n$0\r\n\r\n")
+
+
+def test_no_reply_waits_for_a_command_that_may_take_long(
+    connect: Callable[[], Connection], sockets: Sockets, server: Server
+) -> None:
+    quick, slow = connect(), connect()
+    seen: list[bytes] = []
+    keys = server.commands.by_name[b"KEYS"]
+    handler = keys.handler
+
+    def look(call: Any) -> Any:  # Any: what handlers get and give
+        seen.append(quick.read())
+        return handler(call)
+
+    keys.handler = look
+    try:
+        quick.client.send(wire("PING"))
+        slow.client.send(wire("KEYS", "*"))
+        sockets.serve()
+    finally:
+        keys.handler = handler
+    assert seen == [b"+PONG\r\n"]
+    assert slow.read() == b"*0\r\n"
 
 
 def test_a_fault_of_one_client_costs_the_others_nothing(

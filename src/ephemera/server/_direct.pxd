@@ -39,7 +39,9 @@ cdef class Tally:
     cdef public object settings
     cdef char *spare
     cdef Py_ssize_t spare_room
+    cdef list owed
 
+    cdef int settle(self) except -1
     cdef double slow_ns(self) except -1
 
 
@@ -123,6 +125,7 @@ cdef class Answering:
 
     cdef int take(self, const char *data, Py_ssize_t size) except -1
     cdef bytes taken(self)
+    cdef void end_answering(self) noexcept
     cdef void give_back(self) noexcept
     cdef int _begin(self) except -1
     cdef int _answer_rest(self, bytes data) except -1

@@ -58,6 +58,9 @@ cdef class Tally:
     most of them are idle at any time.
     """
 
+    def __cinit__(self, *args, **options):
+        self.owed = []
+
     cdef double slow_ns(self) except -1:
         """From how many nanoseconds on `note_slow` wants to know of a command."""
         cdef double spike_ns, micros
@@ -70,6 +73,18 @@ cdef class Tally:
 
     def __dealloc__(self):
         PyMem_Free(self.spare)
+
+    cdef int settle(self) except -1:
+        """Send the replies that are `owed` to clients that were answered in this turn."""
+        cdef list owed = self.owed
+        if PyList_GET_SIZE(owed):
+            self.owed = []
+            for connection in owed:
+                try:
+                    connection.settle()
+                except Exception as error:
+                    connection.failed(error)
+        return 0
 
 
 cdef class Counted:
@@ -488,6 +503,7 @@ cdef class Answering:
 
     cdef bint _answer(self, list args) except -1:
         """The same for a request that was taken apart."""
+        self.tally.settle()
         cdef PyObject *found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
         cdef Counted command = None if found == NULL else <Counted> found
         if found != NULL and self.is_direct and command.takes_directly(PyList_GET_SIZE(args)):
@@ -632,6 +648,10 @@ cdef class Answering:
         cdef bytes out = PyBytes_FromStringAndSize(self.out, self.size)
         self.give_back()
         return out
+
+    cdef void end_answering(self) noexcept:
+        """What others send to this client from now on is no part of the replies."""
+        self.is_answering = False
 
     cdef void give_back(self) noexcept:
         """What was written has been sent, or copied: the next session to answer gets the buffer."""

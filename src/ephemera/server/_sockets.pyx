@@ -6,7 +6,8 @@ for every read and every reply (an object for the bytes, a context, a callback) 
 a small request takes. So a connection's socket is also watched here, by an epoll of our own that is one
 descriptor to the loop: when it is ready, every client that has sent something is read, answered and
 written to, and no object is made on the way. Replies go out some at a time: a client program with many
-connections that wakes for each of them, and sleeps again, costs more than answering it.
+connections that wakes for each of them, and sleeps again, costs more than answering it. None of them waits
+for a command that may take long, nor for what others send to its client.
 
 Where there is no epoll, and for TLS, `data_received` does the same with uvloop's own transport.
 """
@@ -15,7 +16,7 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
 
-from ephemera.server._direct cimport Answering
+from ephemera.server._direct cimport Answering, Tally
 
 cdef extern from *:
     """
@@ -85,6 +86,7 @@ cdef class Receiving:
     cdef public object write
     cdef public bint holds_replies
     cdef public bint is_behind
+    cdef readonly bint owes      # a reply that is still to go out
     cdef int fd
 
     def __cinit__(self):
@@ -100,6 +102,8 @@ cdef class Receiving:
         cdef Py_ssize_t size = recv(self.fd, buffer, INPUT_BYTES, MSG_DONTWAIT)
         if size > 0:
             self.session.take(buffer, size)
+            self.session.end_answering()
+            self.owes = True
             return True
         if size == 0:
             self.ended()
@@ -107,14 +111,15 @@ cdef class Receiving:
             self.broke(errno)
         return False
 
-    cdef int reply(self) except -1:
-        return self._reply(not self.holds_replies)
+    def settle(self) -> None:
+        """Send the reply that is owed, if one is: before anything else goes to this client."""
+        if self.owes:
+            self.owes = False
+            self._reply(not self.holds_replies)
 
     cdef int _reply(self, bint is_straight) except -1:
         cdef Answering session = self.session
         cdef Py_ssize_t sent = 0
-        # From clients that were answered after this one.
-        session.write_messages()
         if session.is_closing or session.has_waiting:
             self.finish(session.taken())
             return 0
@@ -151,12 +156,14 @@ cdef class Receiving:
 cdef class Sockets:
     """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls."""
     cdef readonly int fd
+    cdef Tally tally
     cdef dict by_fd
     cdef char *buffer
     cdef eph_event *events
 
-    def __cinit__(self):
+    def __cinit__(self, Tally tally not None):
         self.fd = -1
+        self.tally = tally
         self.by_fd = {}
         self.buffer = <char *> PyMem_Malloc(INPUT_BYTES)
         self.events = <eph_event *> PyMem_Malloc(EVENTS_MAX * sizeof(eph_event))
@@ -195,33 +202,23 @@ cdef class Sockets:
     def serve(self) -> None:
         """Read and answer every client that has sent something, once."""
         cdef int count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
-        cdef list answered = []
+        cdef int i
         try:
             for i in range(count):
-                self._serve_one(eph_event_fd(&self.events[i]), answered)
-                if PyList_GET_SIZE(answered) == REPLIES_TOGETHER:
-                    self._reply_to(answered)
+                self._serve_one(eph_event_fd(&self.events[i]))
+                if PyList_GET_SIZE(self.tally.owed) >= REPLIES_TOGETHER:
+                    self.tally.settle()
         finally:
-            self._reply_to(answered)
+            self.tally.settle()
 
-    cdef int _serve_one(self, int fd, list answered) except -1:
+    cdef int _serve_one(self, int fd) except -1:
         # It may have been left while others before it were answered.
         cdef Receiving connection = self.by_fd.get(fd)
         if connection is None:
             return 0
         try:
             if connection.receive(self.buffer):
-                answered.append(connection)
+                self.tally.owed.append(connection)
         except Exception as error:
             connection.failed(error)
-        return 0
-
-    cdef int _reply_to(self, list answered) except -1:
-        cdef Receiving connection
-        for connection in answered:
-            try:
-                connection.reply()
-            except Exception as error:
-                connection.failed(error)
-        answered.clear()
         return 0

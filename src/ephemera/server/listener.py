@@ -134,6 +134,7 @@ class Connection(Receiving, asyncio.Protocol):
 
     def close(self) -> None:
         """Read no more, and end once all is sent."""
+        self.settle()
         self._listener.sockets.leave(self)
         self.transport.close()
 
@@ -212,10 +213,12 @@ class Connection(Receiving, asyncio.Protocol):
             self._listener.loop.call_soon(self._go_on)
 
     def _hold(self, out: bytes) -> None:
+        self.settle()
         self._listener.hold(self, out)
 
     def release(self, out: bytes) -> None:
         """Write what is safe to say."""
+        self.settle()
         self._pass_on(out)
         if self._is_choked:
             self._check_output()
@@ -289,7 +292,7 @@ class Listener:
         self.server = server
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
-        self.sockets = Sockets()
+        self.sockets = Sockets(server)
         if IS_AVAILABLE:
             self.loop.add_reader(self.sockets.fd, self.sockets.serve)
         server.stop = self.stop

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ephemera import InvalidArgument, ManualClock, Store, StoreBusy, StoreFull
+from ephemera import InvalidArgument, ManualClock, Store, StoreBusy
 from ephemera.engines.local import checkpoint, engine
 from ephemera.engines.local._base import RowReader
 from ephemera.engines.local._segment import Segment
@@ -137,33 +137,63 @@ def test_segments_that_wait_together_are_applied_together(
 GONE = {b"dies", b"deleted below", b"deleted in the last"}
 
 
-def note_numbers(applied: list[list[int]], *, room_for: int = 10) -> Callable[..., bool]:
-    """What applies segments, and notes which; no more of them at once than there is room for."""
+def note_numbers(applied: list[list[int]]) -> Callable[..., bool]:
+    """What applies segments, and notes which."""
 
     def apply_segments(base: Any, segments: list[Segment], *given: Any) -> bool:
         applied.append([segment.number for segment in segments])
-        if len(segments) > room_for:
-            raise StoreFull("no room")
         return checkpoint.apply_segments(base, segments, *given)
 
     return apply_segments
 
 
-def test_where_there_is_no_room_for_all_segments_they_are_applied_one_by_one(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+def test_where_there_may_be_no_room_for_two_segments_they_are_applied_one_by_one(
+    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = open_store(size_limit=1024 * 1024)
     applied: list[list[int]] = []
-    monkeypatch.setattr(engine, "apply_segments", note_numbers(applied, room_for=1))
-    for name in ("a", "b"):
-        store.put(name, "1", ttl=1)
-        fill_a_segment(store, name)
-    clock.advance(1)
-    expected = contents(store)
-    store.checkpoint()
-    assert applied == [[1, 2], [1], [2], [3]]
-    assert (contents(store), store.stats()["segments"]) == (expected, 0)
-    assert store.purge_expired() == 2
-    assert store.purge_expired() == 0
+    monkeypatch.setattr(engine, "apply_segments", note_numbers(applied))
+    for rounds in range(20):
+        applied.clear()
+        for name in ("a", "b"):
+            store.put(f"{name} {rounds}", "1", ttl=1)
+            fill_a_segment(store, f"{name} {rounds}")
+        clock.advance(1)
+        expected = contents(store)
+        store.checkpoint()
+        assert (contents(store), store.stats()["segments"]) == (expected, 0)
+        assert store.purge_expired() == 2
+        if len(applied[0]) == 1:
+            break
+    assert rounds > 0
+    assert [len(numbers) for numbers in applied[:2]] == [1, 1]
+
+
+def test_two_checkpoints_at_once_never_store_the_older_row(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "BATCH_ROWS", 1)
+    slow, other = open_store(), open_store(lock_timeout=0.05)
+    slow.put_many({"a": "1", "m": "old"})
+    begun, may_go = threading.Event(), threading.Event()
+    write = engine_of(slow)._base.write
+
+    def wait_first() -> Any:
+        begun.set()
+        assert may_go.wait(30)
+        return write()
+
+    engine_of(slow)._base.write = wait_first
+    thread = threading.Thread(target=slow.checkpoint, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    other.put("m", "new")
+    with pytest.raises(StoreBusy, match="another checkpoint"):
+        other.checkpoint()
+    may_go.set()
+    thread.join(30)
+    other.checkpoint()
+    assert (other.get("m"), slow.get("m"), slow.stats()["segments"]) == (b"new", b"new", 0)
 
 
 def test_a_full_segment_waits_for_another_but_not_for_ever(

@@ -499,3 +499,25 @@ def test_a_damaged_note_of_what_was_told_counts_again_and_harms_nothing(
     again = open_store(tmp_path / "copy")
     assert again.purge_expired() == 1
     assert (again.get("live"), again.check().problems) == (b"value", ())
+
+
+def test_what_was_told_of_a_purge_that_broke_off_is_not_told_again(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store, other = open_store(), open_store()
+    for number in range(4):
+        store.put(b"%d" % number, b"", ttl=number + 1)
+    clock.advance(4)
+    told: list[bytes] = []
+
+    def note(event: Expired) -> None:
+        told.append(event.key)
+        if event.key == b"1":
+            raise KeyboardInterrupt
+
+    store.on_expire(note)
+    with pytest.raises(KeyboardInterrupt):
+        store.purge_expired(batch=1)
+    other.checkpoint()
+    assert told == [b"0", b"1"]
+    assert other.purge_expired() == 2

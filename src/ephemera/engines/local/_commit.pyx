@@ -11,8 +11,6 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport errno
 from libc.limits cimport INT_MAX
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from posix.mman cimport MS_SYNC, msync
-from posix.unistd cimport _SC_PAGESIZE, sysconf
 
 from ephemera.core._clock cimport elapsed_ns
 from ephemera.engines.local._control cimport (
@@ -26,6 +24,7 @@ from ephemera.engines.local._control cimport (
     eph_store64,
     eph_swap64,
 )
+from ephemera.engines.local._mapping cimport sync_mapped
 from ephemera.engines.local._segment cimport Segment
 
 import os
@@ -175,11 +174,10 @@ cdef class GroupCommit:
             return LEADS
         head = segment.published()
         start = <uint64_t> <uint32_t> done * 8
-        start -= start % sysconf(_SC_PAGESIZE)
         if not start < head <= segment.size:
             return LEADS
         began_ns = elapsed_ns()
-        if msync(segment.start + start, head - start, MS_SYNC):
+        if sync_mapped(segment.start, start, head):
             error = errno
             # The kernel may have dropped the pages: a second try would lie.
             eph_store64(&page.failed, 1)

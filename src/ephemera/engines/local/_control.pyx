@@ -45,7 +45,7 @@ cdef enum:
     SYNCER_AT = 1152
     WAIT_SLICE_MS = 50
 
-cdef const char *MAGIC = b"EPHCTRL1"
+cdef const char *MAGIC = b"EPHCTRL2"
 
 
 cdef class Lock:

@@ -33,6 +33,20 @@ cdef Py_ssize_t PAGE_BYTES = sysconf(_SC_PAGESIZE)
 cdef Py_ssize_t MANY_BYTES = 64 * PAGE_BYTES
 
 
+cdef int sync_mapped(char *memory, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    """Put what was written to these bytes of a mapped file on the disk; -1, with errno, if that failed.
+
+    The system makes each page that it writes read-only before, and interrupts every processor that runs a
+    thread of ours for each. It need not for pages that are not mapped: many go all at once, and
+    whoever looks there again maps them by the dozen.
+    """
+    cdef Py_ssize_t whole = end - end % PAGE_BYTES
+    start -= start % PAGE_BYTES
+    if whole - start >= MANY_BYTES:
+        madvise(memory + start, whole - start, EPH_UNMAP_PAGES)
+    return msync(memory + start, end - start, MS_SYNC)
+
+
 @cython.no_gc
 cdef class Mapping:
     """`size` bytes of a file, until nobody uses them any more."""
@@ -56,17 +70,10 @@ cdef class Mapping:
     def sync(self, Py_ssize_t start, Py_ssize_t end) -> None:
         """Return once what was written to these bytes is on the disk. Raises OSError."""
         cdef int rc
-        cdef Py_ssize_t whole = end - end % PAGE_BYTES
         if not 0 <= start <= end <= self.size:
             raise ValueError(f"bytes {start} to {end} of {self.size}")
-        start -= start % PAGE_BYTES
         with nogil:
-            if whole - start >= MANY_BYTES:
-                # The system makes each page that it writes read-only before, and interrupts every processor
-                # that runs a thread of ours for each. It need not for pages that are not mapped: these
-                # go all at once, and whoever looks there again maps them by the dozen.
-                madvise(<char *> self.start + start, whole - start, EPH_UNMAP_PAGES)
-            rc = msync(<char *> self.start + start, end - start, MS_SYNC)
+            rc = sync_mapped(<char *> self.start, start, end)
         if rc:
             PyErr_SetFromErrno(OSError)
 

@@ -14,8 +14,8 @@ Header, little endian; stored on disk, never renumber:
       0  magic            8   16  number   u64    40  previous head  u64   128  head   u64 (live only)
       8  format version  u32  24  size     u64    48  salt           u64   192  stamp  u64 synced head,
      12  crc32c of 16..64     32  slots    u64    56  created_ms     i64        i64 clock_ms, u32 crc32c
-    256  told  i64 deadline, u64 segment, u64 position, u32 crc32c
     136  first deadline  u64 (live only): the position of the first record that has one
+    256  told  i64 deadline, u64 segment, u64 position, u32 crc32c
 Record, 8-aligned:
       0  chain    u32   position / 8 of the next record of this slot      (derived, unchecked)
       4  older    u32   position / 8 of the older version of this key     (derived, unchecked)
@@ -625,7 +625,9 @@ cdef void _sort_all(const char *start, Sortable *at, Sortable *spare, Py_ssize_t
         _sort(start, at, spare, n)
         return
     _sort_samples(at, spare, n)
-    while i < n and not is_telling:
+    if is_telling:
+        return
+    while i < n:
         j = i + 1
         while j < n and at[j].sample == at[i].sample:
             j += 1
@@ -653,7 +655,7 @@ cdef inline uint64_t _sample(const Record *r, size_t skipped) noexcept nogil:
 cdef bint _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_t count) noexcept nogil:
     """The records from a position on, newest first, with samples where all of them are of one family.
 
-    Returns whether no two keys have the same sample.
+    Returns whether it is sure that no two keys have the same sample.
     """
     cdef const Record *first = <const Record *> (start + position)
     cdef const Record *r

@@ -24,6 +24,7 @@ class Attachment:
         self._opening = FileLock(layout.locks / "open")
         self._attached = FileLock(layout.locks / "attach")
         self.maintenance = FileLock(layout.locks / "maintenance")
+        self.checkpoint = FileLock(layout.locks / "checkpoint")
         self.writer = FileLock(layout.locks / "writer")
         self.syncer = FileLock(layout.locks / "syncer")
 
@@ -67,7 +68,14 @@ class Attachment:
             self._attached.take(is_shared=True)
 
     def close(self) -> None:
-        for lock in (self._attached, self._opening, self.maintenance, self.writer, self.syncer):
+        for lock in (
+            self._attached,
+            self._opening,
+            self.maintenance,
+            self.checkpoint,
+            self.writer,
+            self.syncer,
+        ):
             lock.close()
 
     def _refusal(self) -> str:

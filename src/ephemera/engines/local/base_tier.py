@@ -349,6 +349,12 @@ class BaseFile:
         except VerifyError as error:
             return [str(error)]
 
+    def has_room(self, size: int) -> bool:
+        """Whether the file may grow by so many bytes, and there is room for them on the disk."""
+        place = os.statvfs(self.path)
+        left = self._env.info()["map_size"] - _used_bytes(self._env)
+        return size <= min(left, place.f_bavail * place.f_frsize)
+
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:
             return {

@@ -2,7 +2,8 @@
 
 The newest version of each key, in key order, in batches that each commit synced. A batch that was
 committed twice, or half of the segments, harms nothing: until all of them count as applied, readers
-find their rows in the segments first, and applying them again gives the same rows. Rows that
+find their rows in the segments first, and applying them again gives the same rows. Only one process at a
+time may apply any. Rows that
 died meanwhile are not written, and still take away the older row below them.
 """
 
@@ -22,7 +23,7 @@ BATCH_ROWS = 8_000
 in memory until then, two for each row at worst."""
 BATCH_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 1_000
-"""How many rows are read from the segment at once: other threads wait for so long."""
+"""How many rows are read from segments at once: other threads wait for so long."""
 
 
 def apply_segments(

@@ -51,7 +51,7 @@ from ephemera.engines.local.base_tier import (
 )
 from ephemera.engines.local.check import check_state
 from ephemera.engines.local.checkpoint import apply_segments, note_time
-from ephemera.engines.local.expiry import Dead, Expiry
+from ephemera.engines.local.expiry import Expiry
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.files import Files, Mapped, system_errors, temporary_name
 from ephemera.engines.local.layout import Layout
@@ -67,6 +67,9 @@ SEGMENT_AGE_MS_MAX = 60_000
 SEGMENTS_TOGETHER = 2
 """How many are checkpointed at once: what is written again and again, as counters are, goes to the base tier once.
 With more of them, writers that wait for a checkpoint would wait for longer."""
+BASE_ROOM = 4
+"""How much room there must be for that, in what the segments hold: the base tier writes new pages before it frees
+the old ones."""
 GATHER_NS = 2_000_000_000
 """How long a full segment waits for a second one."""
 SWEEP_BUDGET_NS = 50_000_000
@@ -464,36 +467,52 @@ class LocalEngine:
         return waiting > 0
 
     def _apply_waiting(self) -> None:
-        with self._tending:
+        with self._tending, self._checkpointing():
             waiting = self._segments.waiting()
-            for first in range(0, len(waiting), SEGMENTS_TOGETHER):
-                self._apply_some(waiting[first : first + SEGMENTS_TOGETHER])
+            while waiting:
+                together = self._fitting(waiting[:SEGMENTS_TOGETHER])
+                self._apply(together)
+                self._segments.retire(together[-1].number)
+                waiting = waiting[len(together) :]
 
-    def _apply_some(self, segments: list[Segment]) -> None:
+    @block
+    def _checkpointing(self) -> Iterator[None]:
+        """Alone among all processes: of two that apply different segments, the one with the older rows could
+        store them over those of the other."""
+        lock = self._attachment.checkpoint
+        waited = 0.0
+        try:
+            while not lock.try_take():
+                if is_hurried() or waited > self._options.lock_timeout:
+                    raise StoreBusy(
+                        "another checkpoint of the store did not end within"
+                        f" {self._options.lock_timeout:g} s (lock_timeout)"
+                    )
+                threading.Event().wait(WAIT_SECONDS)
+                waited += WAIT_SECONDS
+            yield
+        finally:
+            lock.release()
+
+    def _fitting(self, segments: list[Segment]) -> list[Segment]:
+        """All of these, or only the first where there may be no room for all: it gives its own back."""
+        size = sum(segment.records_bytes for segment in segments)
+        return segments if self._base.file.has_room(BASE_ROOM * size) else segments[:1]
+
+    def _apply(self, segments: list[Segment]) -> None:
+        """Move what frozen segments hold, oldest first, to the base tier; together, so that a key which
+        was written in several of them is written there once."""
         now_ms = self.clock.now_ms()
         if self._is_manual:
             with self._expiry.leaving_out(segments, now_ms) as untold:
-                self._apply(segments, now_ms, untold)
+                apply_segments(self._base, segments, now_ms, untold)
             return
         if self._announcer is not None and self._expiry.has_callbacks:
             # What died in the segments is picked before the checkpoint leaves it out, and not told
             # here: a callback may write, and so wait for this checkpoint.
             self._expiry.pick(now_ms)
             self._announcer.kick()
-        self._apply(segments, now_ms, [])
-
-    def _apply(self, segments: list[Segment], now_ms: int, untold: list[Dead]) -> None:
-        """Move what frozen segments hold, oldest first, to the base tier; together, so that a key which
-        was written in several of them is written there once."""
-        try:
-            apply_segments(self._base, segments, now_ms, untold)
-            self._segments.retire(segments[-1].number)
-        except StoreFull:
-            # One by one they need less room at a time, and give their own back.
-            for segment in segments:
-                is_last = segment is segments[-1]
-                apply_segments(self._base, [segment], now_ms, untold if is_last else [])
-                self._segments.retire(segment.number)
+        apply_segments(self._base, segments, now_ms)
 
     def _sweep(self) -> None:
         if elapsed_ns() < self._sweeps_from_ns:

@@ -287,15 +287,13 @@ class Expiry:
             total += removed
             if not is_more:
                 break
-        self._keep_told()
         return total
 
     def _keep_told(self) -> None:
-        with self.picking:
-            if not self._upcoming.is_told_kept:
-                # The transaction changes nothing, and so syncs nothing: it lets one at a time do this.
-                with self._base.write():
-                    self._upcoming.keep_told()
+        if not self._upcoming.is_told_kept:
+            # The transaction changes nothing, and so syncs nothing: it lets one at a time do this.
+            with self._base.write():
+                self._upcoming.keep_told()
 
     def _purge_batch(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool]:
         """How many keys went, and whether there may be more. What goes from one place alone, with
@@ -308,9 +306,11 @@ class Expiry:
             self._upcoming.follow()
             done = None if self._callbacks else self._purge_uniform(now_ms, bulk)
             if done is not None:
+                self._keep_told()
                 self._count(done[0], now_ms, now_ms)
                 return done
             dead = self._purge_merged(now_ms, want)
+            self._keep_told()
         self._tell(dead, now_ms)
         removed = sum(one.is_gone for one in dead)
         return removed, removed >= want

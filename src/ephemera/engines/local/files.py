@@ -195,7 +195,11 @@ class FileLock:
             fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(self.fd, fcntl.LOCK_UN)
+            self.release()
+
+    def release(self) -> None:
+        """Give the lock back, if it was taken; also where a child of a fork has the same descriptor."""
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         if self.fd >= 0:
