@@ -112,7 +112,8 @@ def test_a_copy_that_was_killed_goes_on_at_every_station(
     assert done.returncode == -signal.SIGKILL, done.stderr
     again = ok("copy", tmp_path / "one", target, "--verify", "--json").json
     assert again["resumed"]
-    assert 0 < again["copied"] <= 3_000 - 2_000 + SYNCED_KEYS + BATCH_KEYS
+    # Where a copy stands is noted after a sync, and may reach the disk with the next one only.
+    assert 0 < again["copied"] <= 3_000 - 2_000 + 2 * SYNCED_KEYS + BATCH_KEYS
     assert again["differences"] == 0
     assert contents(target) == contents(tmp_path / "one")
 
