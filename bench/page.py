@@ -25,8 +25,8 @@ PLOTTED_LATENCIES = ("put_latency", "get_latency")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench-page` from `bench/results/kept.json`, which keeps every round: the figures are those of one run,
-and of a longer one of the same day for some of its rows.
+Written by `make bench-page` from `bench/results/kept.json`, which keeps every round of one run;
+the growth is of two others of the same day: that of 10,000,000 keys, ours alone, of one round of the second.
 `make bench` measures anew; `python -m bench --check --huge` holds the figures against the targets below.
 
 Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
