@@ -35,7 +35,7 @@ class Scale:
 
     @property
     def growth_dead(self) -> int:
-        """Dead keys among them: so many that one commit at the end is not most of the cost."""
+        """Dead keys among them: so many that a purge of them takes milliseconds."""
         return self.keys // 10
 
     @property

@@ -206,6 +206,7 @@ def test_interrupts_at_any_moment_leave_the_turn_free_and_no_transaction_half_do
     path: Path,
 ) -> None:
     with ephemera.open(path, lock_timeout=1) as store:
+        store.put("first", "1")  # makes the segment, which takes longer than the interrupts wait
         ended = run_program(path, INTERRUPTED + "print(store.incr('free'))", timeout=10)
         assert ended.returncode == 0, ended.stderr
         acknowledged = int(ended.stdout.split()[0])

@@ -125,7 +125,6 @@ cdef class Answering:
 
     cdef int take(self, const char *data, Py_ssize_t size) except -1
     cdef bytes taken(self)
-    cdef void end_answering(self) noexcept
     cdef void give_back(self) noexcept
     cdef int _begin(self) except -1
     cdef int _answer_rest(self, bytes data) except -1
@@ -144,7 +143,7 @@ cdef class Answering:
     cdef int write_value(self, Piece value) except -1
     cdef int write_none(self) except -1
     cdef int _write_encoded(self, reply) except -1
-    cdef int write_messages(self) except -1
+    cdef int _write_messages(self) except -1
     cdef int write_number(self, char kind, int64_t number) except -1
     cdef int append(self, const char *data, Py_ssize_t size) except -1
     cdef int _reserve(self, Py_ssize_t size) except -1

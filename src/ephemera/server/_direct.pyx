@@ -585,7 +585,8 @@ cdef class Answering:
                 self.write_number(c":", number)
             else:
                 self._write_encoded(reply)
-        self.write_messages()
+        if self.messages:
+            self._write_messages()
         return 0
 
     cdef int write_value(self, Piece value) except -1:
@@ -605,13 +606,11 @@ cdef class Answering:
             self.tally.errors[reply.code] += 1
         return self.append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
-    cdef int write_messages(self) except -1:
-        """Add what `write_after_this` was given."""
+    cdef int _write_messages(self) except -1:
         cdef list messages = self.messages
-        if PyList_GET_SIZE(messages):
-            self.messages = []
-            for message in messages:
-                self.write(message)
+        self.messages = []
+        for message in messages:
+            self.write(message)
         return 0
 
     cdef int write_number(self, char kind, int64_t number) except -1:
@@ -648,10 +647,6 @@ cdef class Answering:
         cdef bytes out = PyBytes_FromStringAndSize(self.out, self.size)
         self.give_back()
         return out
-
-    cdef void end_answering(self) noexcept:
-        """What others send to this client from now on is no part of the replies."""
-        self.is_answering = False
 
     cdef void give_back(self) noexcept:
         """What was written has been sent, or copied: the next session to answer gets the buffer."""

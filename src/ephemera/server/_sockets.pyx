@@ -86,7 +86,7 @@ cdef class Receiving:
     cdef public object write
     cdef public bint holds_replies
     cdef public bint is_behind
-    cdef readonly bint owes      # a reply that is still to go out
+    cdef bint owes               # a reply that is still to go out
     cdef int fd
 
     def __cinit__(self):
@@ -98,11 +98,12 @@ cdef class Receiving:
         self._reply(False)
 
     cdef bint receive(self, char *buffer) except -1:
-        """Read once and answer; whether there is something to `reply`."""
+        """Read once and answer; whether there is a reply to `settle`."""
         cdef Py_ssize_t size = recv(self.fd, buffer, INPUT_BYTES, MSG_DONTWAIT)
         if size > 0:
             self.session.take(buffer, size)
-            self.session.end_answering()
+            # What others send to this client from now on is no part of the reply.
+            self.session.is_answering = False
             self.owes = True
             return True
         if size == 0:

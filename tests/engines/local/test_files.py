@@ -112,7 +112,9 @@ def test_a_segment_that_could_not_be_made_leaves_everything_as_it_was(
     assert store.get("key") == b"x" * SEGMENT_BYTES
 
 
-def test_a_compaction_that_fails_halfway_loses_nothing(open_store: Callable[..., Store]) -> None:
+def test_a_compaction_that_fails_halfway_loses_nothing(
+    open_store: Callable[..., Store], path: Path
+) -> None:
     files = FailingFiles()
     store = open_store(files=files)
     store.put("key", "old")
@@ -121,6 +123,7 @@ def test_a_compaction_that_fails_halfway_loses_nothing(open_store: Callable[...,
     with pytest.raises((OSError, StoreFailed)):
         store.compact()
     files.fails_directory = None
+    assert [file.name for file in path.glob("base/*.new")] == []
     store.put("key", "new")
     store.checkpoint()
     store.close()

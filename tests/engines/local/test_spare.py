@@ -232,9 +232,7 @@ def test_a_disk_that_is_nearly_full_is_left_to_the_writers(
     assert not has_spare(store)
 
 
-def test_a_full_disk_gets_the_spare_back(
-    store: Store,
-) -> None:
+def test_a_full_disk_gets_the_spare_back(store: Store) -> None:
     fill(store, 10)
     prepare(store)
     engine = engine_of(store)

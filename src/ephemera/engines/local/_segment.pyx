@@ -781,6 +781,12 @@ cdef class Cut:
                 return row_or_none(segment, found)
         return BELOW
 
+    @staticmethod
+    def whole(segments: list) -> Cut:
+        """All of these segments, which are frozen and come oldest first."""
+        newest_first = segments[::-1]
+        return Cut(newest_first, [segment.position for segment in newest_first])
+
     @property
     def records(self) -> int:
         """How many versions these segments hold, and perhaps some beyond the heads."""

@@ -543,9 +543,8 @@ def _open_environment(user: BaseFile, size_limit: int, *, creates: bool) -> _Env
 
 def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
     _allocate_lock_file(path)
-    with contextlib.ExitStack() as undo:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        undo.callback(os.close, fd)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
         env = lmdb.open(
             str(path),
             subdir=False,
@@ -554,10 +553,15 @@ def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
             max_readers=READERS_MAX,
             lib_version=_LMDB_1_0,
         )
-        undo.callback(env.close)
-        opened = _Environment(env, fd, _open_trees(env, fd, creates=creates), set())
-        undo.pop_all()
-        return opened
+        try:
+            return _Environment(env, fd, _open_trees(env, fd, creates=creates), set())
+        except BaseException:
+            # At once, and not when the traceback goes: whoever handles it may open this file again.
+            env.close()
+            raise
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -589,7 +593,7 @@ def _begin_write(env: lmdb.Environment, fd: int) -> ReadTransaction:
             raise CorruptStore("base tier", size, f"the file ends here, its pages at {used}")
         if size < used + TAIL_BYTES:
             os.ftruncate(fd, used + TAIL_BYTES)
-    except (OSError, CorruptStore):
+    except BaseException:
         txn.abort()
         raise
     return txn
@@ -648,8 +652,9 @@ def _is_superseded(layout: Layout, generation: int, size_limit: int) -> bool:
 
 def remove_generation(layout: Layout, generation: int, files: Files) -> None:
     path = layout.base_file(generation)
-    files.remove(path)
+    # In this order: a generation is what has a file, so what an interrupt leaves is removed by the next.
     files.remove(path.with_name(path.name + "-lock"))
+    files.remove(path)
 
 
 def split_entry(entry: bytes) -> tuple[int, bytes]:

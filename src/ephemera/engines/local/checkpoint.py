@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from ephemera.engines.local import families
 from ephemera.engines.local._segment import Cut, Segment
 from ephemera.engines.local.base_tier import BaseTier, BaseWrite, Stored
-from ephemera.engines.local.expiry import Dead, cut_of
+from ephemera.engines.local.expiry import Dead
 
 APPLIED = b"applied-segment"
 HIGH_WATER = b"clock-high-water"
@@ -33,7 +33,7 @@ def apply_segments(
 
     What is `untold` of the dead that this leaves out is kept for who will tell.
     """
-    cut = cut_of(segments)
+    cut = Cut.whole(segments)
     batch_rows = _rows_per_batch(cut)
     rows = _rows(cut, min(CHUNK_ROWS, batch_rows))
     newest = segments[-1].number

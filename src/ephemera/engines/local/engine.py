@@ -53,7 +53,7 @@ from ephemera.engines.local.check import check_state
 from ephemera.engines.local.checkpoint import apply_segments, note_time
 from ephemera.engines.local.expiry import Expiry
 from ephemera.engines.local.families import Families
-from ephemera.engines.local.files import Files, Mapped, system_errors, temporary_name
+from ephemera.engines.local.files import Files, Mapped, system_errors
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.recovery import recover
@@ -185,16 +185,15 @@ class LocalEngine:
             self._make_base(path)
 
     def _make_base(self, path: Path) -> None:
-        temporary = temporary_name(path)
-        with system_errors(path):
-            temporary.touch()
-        file = BaseFile(temporary, 1)
-        try:
-            file.open(self._options.size_limit, creates=True)
-        finally:
-            file.close()
-        self._files.remove(temporary.with_name(temporary.name + "-lock"))
-        self._files.name_whole(temporary, path)
+        with self._files.made_whole(path) as temporary:
+            with system_errors(path):
+                temporary.touch()
+            file = BaseFile(temporary, 1)
+            try:
+                file.open(self._options.size_limit, creates=True)
+            finally:
+                file.close()
+                self._files.remove(temporary.with_name(temporary.name + "-lock"))
 
     def _map_control(self, *, is_first: bool) -> Mapped:
         if is_first:
@@ -353,9 +352,8 @@ class LocalEngine:
                 former = self._base.file
                 generation = former.generation + 1
                 path = self._layout.base_file(generation)
-                temporary = temporary_name(path)
-                former.copy(temporary)
-                self._files.name_whole(temporary, path)
+                with self._files.made_whole(path) as temporary:
+                    former.copy(temporary)
                 txn.set_number(SUPERSEDED_BY, generation)
             self._base.supersede(former, generation)
             self._segments.refresh()
@@ -388,15 +386,13 @@ class LocalEngine:
 
     def stats(self) -> dict[str, Any]:  # Any: numbers, words and None
         self._segments.refresh()
-        active = self._control.active
-        waiting = len(self._segments.segments) - bool(active)
         return {
             "engine": self.name,
             "path": str(self._layout.root),
             "durability": self._options.durability,
             "families": len(self._families.names()),
             "segments": len(self._segments.segments),
-            "segments_waiting": waiting,
+            "segments_waiting": self._segments.waiting_count,
             "writers_wait": bool(self._segments.is_behind),
             "segment_bytes": self._segments.records_bytes,
             "written_bytes": self._segments.retired_bytes + self._segments.records_bytes,
@@ -457,7 +453,7 @@ class LocalEngine:
 
     def _is_worth_applying(self) -> bool:
         """Whether several segments wait, or one waited in vain for another to be applied together with it."""
-        waiting = len(self._segments.segments) - bool(self._control.active)
+        waiting = self._segments.waiting_count
         if waiting == 1 and self._control.active:
             now_ns = elapsed_ns()
             self._gathers_until_ns = self._gathers_until_ns or now_ns + GATHER_NS
@@ -481,7 +477,7 @@ class LocalEngine:
         store them over those of the other."""
         lock = self._attachment.checkpoint
         waited = 0.0
-        try:
+        with lock.returned():
             while not lock.try_take():
                 if is_hurried() or waited > self._options.lock_timeout:
                     raise StoreBusy(
@@ -491,8 +487,6 @@ class LocalEngine:
                 threading.Event().wait(WAIT_SECONDS)
                 waited += WAIT_SECONDS
             yield
-        finally:
-            lock.release()
 
     def _fitting(self, segments: list[Segment]) -> list[Segment]:
         """All of these, or only the first where there may be no room for all: it gives its own back."""

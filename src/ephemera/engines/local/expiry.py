@@ -260,7 +260,7 @@ class Expiry:
             self._upcoming.follow()
             self._upcoming.pass_over_told()
             dead = self._left_out + self._upcoming.pop_dead(now_ms, segments=segments)
-            cut = cut_of(segments)
+            cut = Cut.whole(segments)
             base = self._base.file
             with base.reading() as txn:
                 for deadline_ms, base_key in base.entries(txn, -1, now_ms):
@@ -433,11 +433,6 @@ class _Pick:
                 return
             self.dead += [one for one in found if one is not None]
             want -= sum(one.is_gone for one in found if one is not None)
-
-
-def cut_of(segments: list[Segment]) -> Cut:
-    """All of these segments, which are frozen and come oldest first."""
-    return Cut(segments[::-1], [segment.position for segment in reversed(segments)])
 
 
 def _call(callback: Callable[[Expired], object], event: Expired) -> None:

@@ -142,21 +142,26 @@ class Files:
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create a file, durable when this returns."""
-        temporary = temporary_name(path)
-        with system_errors(path):
+        with self.made_whole(path) as temporary, system_errors(path):
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
                 _write_all(fd, data, 0)
             finally:
                 os.close(fd)
-        self.name_whole(temporary, path)
 
-    def name_whole(self, temporary: Path, path: Path) -> None:
-        """Give a file that was filled under a temporary name its own, durable when this returns."""
-        with system_errors(path):
-            self.sync_path(temporary)
-            os.rename(temporary, path)
-            self.sync_directory(path.parent)
+    @block
+    def made_whole(self, path: Path) -> Iterator[Path]:
+        """Where to make a file that has its name, durable, at the end of the block; or leaves nothing behind."""
+        temporary = temporary_name(path)
+        try:
+            yield temporary
+            with system_errors(path):
+                self.sync_path(temporary)
+                os.rename(temporary, path)
+                self.sync_directory(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def remove(self, path: Path) -> None:
         with system_errors(path):
@@ -191,20 +196,25 @@ class FileLock:
     @block
     def held(self, *, is_shared: bool = False) -> Iterator[None]:
         """Hold the lock for the length of a block."""
+        with self.returned():
+            self.take(is_shared=is_shared)
+            yield
+
+    @block
+    def returned(self) -> Iterator[None]:
+        """Give the lock back at the end of a block, if it was taken there."""
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
             yield
         finally:
-            self.release()
-
-    def release(self) -> None:
-        """Give the lock back, if it was taken; also where a child of a fork has the same descriptor."""
-        fcntl.flock(self.fd, fcntl.LOCK_UN)
+            # Also where a child of a fork has the same descriptor. Compiled: as a function of Python
+            # begins, an interrupt may keep it from doing anything.
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        # An interrupt may come after any call: what is closed must not be closed again.
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __del__(self) -> None:
         # An interrupt may have kept it from being closed.

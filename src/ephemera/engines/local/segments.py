@@ -143,6 +143,11 @@ class Segments(SegmentStack):
         self._kept = kept
 
     @property
+    def waiting_count(self) -> int:
+        """How many are frozen and wait for a checkpoint."""
+        return len(self.segments) - bool(self.control.active)
+
+    @property
     def records_bytes(self) -> int:
         """How many bytes of records wait for a checkpoint."""
         return sum(segment.records_bytes for segment in self.segments)
