@@ -24,16 +24,6 @@ DELETED, MORE = 1, 2
 Memory = bytearray | memoryview
 
 
-class NothingBelow:
-    """A base tier without rows."""
-
-    def get(self, _base_key: bytes) -> None:
-        return None
-
-    def abort(self) -> None:
-        pass
-
-
 def zeroed(size: int) -> Memory:
     return bytearray(size)
 
@@ -49,7 +39,7 @@ class MemoryStack(SegmentStack):
             is_read_only=False,
             syncs_each=False,
         )
-        self.reader = RowReader(NothingBelow, lambda error: None)
+        self.reader = RowReader(lambda: None, lambda base_key: None)
         self.size = size
         self.allocate = allocate
         self.all: list[Segment] = []

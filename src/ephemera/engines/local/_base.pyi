@@ -3,6 +3,7 @@ from collections.abc import Callable, Container
 import lmdb
 
 from ephemera.core.row import Row
+from ephemera.engines.local._pages import Tree
 
 Stored = tuple[bytes, bytes | None, int]
 
@@ -20,10 +21,7 @@ def remove_rows(rows: lmdb.Cursor, entries: list[bytes]) -> list[bytes]: ...
 
 class RowReader:
     def __init__(
-        self, begin: Callable[[], object], explain: Callable[[Exception], object]
+        self, pin: Callable[[], Tree | None], ask: Callable[[bytes], bytes | None]
     ) -> None: ...
     def get(self, base_key: bytes) -> bytes | None: ...
-    @property
-    def is_reading(self) -> bool: ...
-    def abandon(self) -> None: ...
     def renew(self) -> None: ...

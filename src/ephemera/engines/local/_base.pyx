@@ -8,7 +8,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from ephemera.core._access cimport Piece, piece_of
 from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, read_row_head, row_from_head
+from ephemera.engines.local._pages cimport PRESENT, UNSURE, Look, Tree
 
 from ephemera.core.errors import CorruptStore
 
@@ -24,9 +26,15 @@ cdef inline void _put_be32(char *out, uint32_t n) noexcept nogil:
 
 cdef bytes pack_key_of(uint32_t family, const char *key, Py_ssize_t size):
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 + size)
-    _put_be32(PyBytes_AS_STRING(out), family)
-    memcpy(PyBytes_AS_STRING(out) + 4, key, size)
+    pack_key_to(PyBytes_AS_STRING(out), family, Piece(key, size))
     return out
+
+
+cdef Py_ssize_t pack_key_to(char *out, uint32_t family, Piece key) noexcept nogil:
+    """Write a base key where there is room for it; how long it is."""
+    _put_be32(out, family)
+    memcpy(out + 4, key.start, key.size)
+    return 4 + key.size
 
 
 cdef inline uint32_t _family_of(bytes base_key) noexcept:
@@ -56,18 +64,18 @@ def pack_row(bytes base_key not None, bytes row not None) -> bytes:
     return pack_row_of(base_key, PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
 
 
-cdef bint open_row(bytes base_key, bytes stored, RowHead *head) except -1:
+cdef bint open_row(Piece base_key, Piece stored, RowHead *head) except -1:
     """Check a base value's bytes before any of them is believed; the row begins at `ROW_AT`."""
-    cdef const char *start = PyBytes_AS_STRING(stored)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(stored)
     cdef uint32_t crc, kept
-    if size >= 13:
-        memcpy(&kept, start, 4)
-        crc = eph_crc32c(0, PyBytes_AS_STRING(base_key), PyBytes_GET_SIZE(base_key))
-        crc = eph_crc32c(crc, start + 4, size - 4)
-        if crc == kept and read_row_head(start + 4, size - 4, head):
+    if stored.size >= 13:
+        memcpy(&kept, stored.start, 4)
+        crc = eph_crc32c(0, base_key.start, base_key.size)
+        crc = eph_crc32c(crc, stored.start + 4, stored.size - 4)
+        if crc == kept and read_row_head(stored.start + 4, stored.size - 4, head):
             return True
-    raise CorruptStore("base tier", None, f"the row of key {bytes(base_key)!r} is damaged")
+    raise CorruptStore(
+        "base tier", None, f"the row of key {base_key.start[:base_key.size]!r} is damaged"
+    )
 
 
 def unpack_row(bytes base_key not None, bytes stored not None):
@@ -77,7 +85,7 @@ def unpack_row(bytes base_key not None, bytes stored not None):
 
 cdef object _row(bytes base_key, bytes stored):
     cdef RowHead head
-    open_row(base_key, stored, &head)
+    open_row(piece_of(base_key), piece_of(stored), &head)
     return row_from_head(&head, PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4)
 
 
@@ -88,7 +96,7 @@ def unpack_value(bytes base_key not None, bytes stored not None, int64_t now_ms)
 
 cdef object _value(bytes base_key, bytes stored, int64_t now_ms):
     cdef RowHead head
-    open_row(base_key, stored, &head)
+    open_row(piece_of(base_key), piece_of(stored), &head)
     if is_dead_ms(head.deadline_ms, now_ms):
         return None
     return PyBytes_FromStringAndSize(
@@ -200,56 +208,39 @@ def remove_rows(rows, list entries not None) -> list:
 
 
 cdef class RowReader:
-    """Reads rows by transactions of the base tier; their `get` methods wait ready on an idle list.
+    """Reads rows in one state of the base tier, until `renew`.
 
-    Whoever reads takes one off the list and lays it back, so that no two threads ever share one.
-    `renew` begins a new list, and what comes back to an old one is ended. `explain` raises what LMDB
-    raised in our words.
+    `pin` gives the tree of rows as it is now, or None; `ask` what LMDB says of one key.
     """
 
-    def __init__(self, begin, explain):
-        self.begin = begin
-        self.explain = explain
-        self.idle = []
+    def __init__(self, pin, ask):
+        self.pin = pin
+        self.ask = ask
 
     def get(self, bytes base_key not None):
         """The base value of a key, or None."""
-        return self.stored(base_key)
+        cdef Piece stored
+        if self.find(piece_of(base_key), &stored) is None:
+            return None
+        return PyBytes_FromStringAndSize(stored.start, stored.size)
 
-    cdef bytes stored(self, bytes base_key):
-        cdef list idle = self.idle
-        get = idle.pop() if idle else self.begin().get
-        self.out += 1
-        try:
-            stored = get(base_key)
-        except Exception as error:
-            self.explain(error)
-            raise
-        finally:
-            self.out -= 1
-        idle.append(get)
-        if self.idle is not idle:
-            _end_all(idle)
-        return stored
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether a thread is using a transaction right now."""
-        return self.out != 0
-
-    def abandon(self) -> None:
-        """In the child of a fork: forget the parent's transactions without ending them."""
-        self.idle = []
-        self.out = 0
+    cdef object find(self, Piece base_key, Piece *stored):
+        """What keeps the base value of a key in its place for as long as the caller has it, or None."""
+        cdef Tree tree = self.tree
+        cdef Look look
+        cdef bytes answer
+        if tree is None:
+            # Other threads may do so meanwhile: the last is kept.
+            tree = self.tree = self.pin()
+        look = UNSURE if tree is None else tree.find(base_key.start, base_key.size, stored)
+        if look != UNSURE:
+            return tree if look == PRESENT else None
+        answer = self.ask(base_key.start[:base_key.size])
+        if answer is not None:
+            stored[0] = piece_of(answer)
+        return answer
 
     def renew(self) -> None:
-        """From now on read what is committed now, and pin nothing older."""
-        cdef list idle = self.idle
-        self.idle = []
-        _end_all(idle)
-
-
-cdef int _end_all(list idle) except -1:
-    while idle:
-        idle.pop().__self__.abort()
-    return 0
+        """From now on read what is committed now, and pin nothing older. In the child of a fork: forget the
+        parent's transaction, which ends it only where it began."""
+        self.tree = None

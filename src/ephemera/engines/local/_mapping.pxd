@@ -1,2 +1,7 @@
-# Syncing, for compiled callers. See _mapping.pyx.
+# Mapped files, for compiled callers. See _mapping.pyx.
 cdef int sync_mapped(char *memory, Py_ssize_t start, Py_ssize_t end) noexcept nogil
+
+cdef class Mapping:
+    cdef void *start
+    cdef Py_ssize_t size
+    cdef bint is_writable

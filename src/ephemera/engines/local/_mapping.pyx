@@ -50,22 +50,22 @@ cdef int sync_mapped(char *memory, Py_ssize_t start, Py_ssize_t end) noexcept no
 @cython.no_gc
 cdef class Mapping:
     """`size` bytes of a file, until nobody uses them any more."""
-    cdef void *start
-    cdef Py_ssize_t size
 
-    def __cinit__(self, int fd, Py_ssize_t size):
-        cdef void *start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+    def __cinit__(self, int fd, Py_ssize_t size, *, bint is_writable=True):
+        cdef int access = PROT_READ | PROT_WRITE if is_writable else PROT_READ
+        cdef void *start = mmap(NULL, size, access, MAP_SHARED, fd, 0)
         if start == MAP_FAILED:
             PyErr_SetFromErrno(OSError)
         self.start = start
         self.size = size
+        self.is_writable = is_writable
 
     def __dealloc__(self):
         if self.start != NULL:
             munmap(self.start, self.size)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.start, self.size, 0, flags)
+        PyBuffer_FillInfo(buffer, self, self.start, self.size, not self.is_writable, flags)
 
     def sync(self, Py_ssize_t start, Py_ssize_t end) -> None:
         """Return once what was written to these bytes is on the disk. Raises OSError."""

@@ -28,7 +28,13 @@ from ephemera.core._row cimport (
     row_from_head,
     row_head_bytes,
 )
-from ephemera.engines.local._base cimport ROW_AT, RowReader, open_row, pack_key_of
+from ephemera.engines.local._base cimport (
+    BASE_KEY_BYTES_MAX,
+    ROW_AT,
+    RowReader,
+    open_row,
+    pack_key_to,
+)
 from ephemera.engines.local._commit cimport GroupCommit
 from ephemera.engines.local._control cimport Control, Turn, eph_load64, turn_of
 from ephemera.engines.local._segment cimport (
@@ -302,17 +308,21 @@ cdef class SegmentStack(CompiledAccess):
         value.size = found.record.row_size - head.value_at
         return segment
 
-    cdef bytes _live_below(
+    cdef object _live_below(
         self, uint32_t family, Piece key, int64_t now_ms, RowHead *head, Piece *value
     ):
-        cdef bytes base_key = pack_key_of(family, key.start, key.size)
-        cdef bytes stored = self.reader.stored(base_key)
-        if stored is None:
+        cdef char buffer[BASE_KEY_BYTES_MAX]
+        cdef Piece base_key, stored
+        if key.size > BASE_KEY_BYTES_MAX - 4:
+            return None  # nobody could write it
+        base_key.start, base_key.size = buffer, pack_key_to(buffer, family, key)
+        holder = self.reader.find(base_key, &stored)
+        if holder is None:
             return None
         open_row(base_key, stored, head)
-        value.start = PyBytes_AS_STRING(stored) + ROW_AT + head.value_at
-        value.size = PyBytes_GET_SIZE(stored) - ROW_AT - head.value_at
-        return None if is_dead_ms(head.deadline_ms, now_ms) else stored
+        value.start = stored.start + ROW_AT + head.value_at
+        value.size = stored.size - ROW_AT - head.value_at
+        return None if is_dead_ms(head.deadline_ms, now_ms) else holder
 
     def pop_dead(
         self, list all_deadlines not None, tuple told not None, int64_t until_ms, Py_ssize_t keys_max,

@@ -38,6 +38,8 @@ from ephemera.engines.local._base import (
     unpack_row,
 )
 from ephemera.engines.local._control import Control
+from ephemera.engines.local._mapping import Mapping
+from ephemera.engines.local._pages import Tree
 from ephemera.engines.local.files import FileLock, Files, allocate, system_errors
 from ephemera.engines.local.layout import Layout
 
@@ -165,15 +167,16 @@ class BaseFile:
         self._short_reads: set[object] = set()
         self._hold: Hold | None = None
         self._held: ReadTransaction | None = None
+        self._mapping: Mapping | None = None
         self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
-        self.reader = RowReader(self.begin, self._explain)
+        self.reader = RowReader(self._pin, self._ask)
 
     def open(self, size_limit: int, *, creates: bool = False) -> None:
         """Make it ready for transactions, until `close`."""
         self._size_limit = size_limit
         with lmdb_errors(self.path):
             opened = _open_environment(self, size_limit, creates=creates)
-        self._env, self._fd = opened.env, opened.fd
+        self._env, self._fd, self._mapping = opened.env, opened.fd, opened.mapping
         self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
     # -- over a fork: an LMDB environment does not survive it
@@ -201,8 +204,8 @@ class BaseFile:
     def abandon(self) -> None:
         """After a fork, in the child: forget what the parent has begun, without ending it, and close
         what is ours of the file. `wake` opens it again."""
-        self._held = None
-        self.reader.abandon()
+        self._held = self._mapping = None
+        self.reader.renew()
         for view in list(self.views):
             view.abandon()
         self._short_reads = set()
@@ -213,7 +216,7 @@ class BaseFile:
         self._hold = None
 
     def _is_quiet(self) -> bool:
-        return not self._short_reads and not self.reader.is_reading
+        return not self._short_reads
 
     # -- reads
 
@@ -227,9 +230,17 @@ class BaseFile:
                 self._env.reader_check()
                 return self._env.begin(db=self._rows)
 
-    def _explain(self, error: Exception) -> None:
+    def _pin(self) -> Tree:
+        """The rows as they are now, and as they stay for whoever has this."""
+        txn = self.begin()
         with lmdb_errors(self.path):
-            raise error
+            if self._mapping is None:
+                raise StoreClosed("the store was closed")
+            return Tree(txn, self._mapping, os.fstat(self._fd).st_size, b"rows")
+
+    def _ask(self, base_key: bytes) -> bytes | None:
+        with self.reading() as txn:
+            return txn.get(base_key)
 
     @block
     def reading(self) -> Iterator[ReadTransaction]:
@@ -384,6 +395,7 @@ class BaseFile:
 
     def close(self) -> None:
         self.is_closed = True
+        self._mapping = None
         self.reader.renew()
         _close_environment(self)
 
@@ -523,6 +535,7 @@ _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
 class _Environment(NamedTuple):
     env: lmdb.Environment
     fd: int
+    mapping: Mapping
     trees: Trees
     users: set[BaseFile]
 
@@ -554,7 +567,8 @@ def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
             lib_version=_LMDB_1_0,
         )
         try:
-            return _Environment(env, fd, _open_trees(env, fd, creates=creates), set())
+            mapping = Mapping(fd, size_limit, is_writable=False)
+            return _Environment(env, fd, mapping, _open_trees(env, fd, creates=creates), set())
         except BaseException:
             # At once, and not when the traceback goes: whoever handles it may open this file again.
             env.close()

@@ -1,0 +1,230 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The trees of the base tier's file, read where their pages are mapped.
+
+To read one row through LMDB's binding makes objects, and gives up the GIL and takes it again: more
+work than the look itself. A read transaction keeps every page of its state as it is, so the way from
+a root to a row can be walked here. LMDB alone writes, keeps the transactions and says what is
+current; and it is asked whenever something here is not as it should be.
+
+This is the format of LMDB 1.0 (data version 3), on machines of 64 bits, little endian. Elsewhere no
+tree is sure, and LMDB is asked for everything.
+
+    page    number u64, transaction u64, pad u16, flags u16, size of what follows u16, end of the free
+            bytes u16; then for each node, in the order of their keys, where it is u16, from here
+    node    low u32, flags u16, size of the key u16, the key, a byte if its size is odd, the data
+    leaf    low is the size of the data. With BIG the data is the number u64 of the first of some
+            pages of its own, and they hold it behind the header of the first
+    branch  low, with flags above it, is the number of the page below; the first key counts as lowest
+    meta    pages 0 and 1, by turns: magic u32, version u32, address u64, size u64, then the trees of
+            free pages and of names, the last page u64, the transaction u64 that wrote it
+    tree    page size u32 (of the first tree), flags u16, depth u16, four counts u64, its root u64.
+            The tree of names has the other trees as data; a name ends with a zero
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from ephemera.core._access cimport Piece
+
+import sys
+
+cdef extern from *:
+    """
+    #define EPH_SEEN() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+    #define EPH_FORESEE(at) __builtin_prefetch(at)
+    """
+    void EPH_FORESEE(const void *at) noexcept nogil
+    void EPH_SEEN() noexcept nogil
+
+cdef enum:
+    HEADER_BYTES = 24
+    NODE_BYTES = 8
+    BRANCH = 0x01
+    LEAF = 0x02
+    FIXED = 0x20             # a leaf of keys alone, which none of our trees has
+    BIG = 0x01
+    TREE_BYTES = 48
+    NAMES_ROOT_AT = 136      # in a meta page
+    LAST_PAGE_AT = 144
+    STATE_AT = 152
+    META_BYTES = 160
+    DEPTH_MAX = 32
+
+cdef uint64_t NOWHERE = <uint64_t> -1     # the root of an empty tree
+cdef uint32_t MAGIC = 0xBEEFC0DE
+cdef uint32_t VERSION = 3
+cdef bint IS_FORMAT_OURS = sys.byteorder == "little" and sizeof(void *) == 8
+
+
+cdef inline uint16_t _u16(const char *at) noexcept nogil:
+    cdef uint16_t n
+    memcpy(&n, at, 2)
+    return n
+
+
+cdef inline uint32_t _u32(const char *at) noexcept nogil:
+    cdef uint32_t n
+    memcpy(&n, at, 4)
+    return n
+
+
+cdef inline uint64_t _u64(const char *at) noexcept nogil:
+    cdef uint64_t n
+    memcpy(&n, at, 8)
+    return n
+
+
+cdef class Tree:
+    """The tree of a name, as a read transaction sees it, which this keeps open.
+
+    `mapping` is the file, which has `file_bytes` now. What `find` finds stays for as long as this does.
+    """
+
+    def __init__(self, txn, Mapping mapping not None, uint64_t file_bytes, bytes name not None):
+        cdef uint64_t state = txn.id(), names_root = 0
+        cdef const char *start = <const char *> mapping.start
+        cdef Piece found
+        self.txn, self.mapping = txn, mapping
+        self.page_bytes = txn.stat()["psize"]
+        if not IS_FORMAT_OURS or file_bytes < 2 * self.page_bytes + META_BYTES:
+            return
+        # As few as two commits later it is overwritten: then this tree is not sure.
+        if not self._read_meta(start + (state & 1) * self.page_bytes, state, &names_root):
+            return
+        self.pages = min(self.pages, min(file_bytes, <uint64_t> mapping.size) // self.page_bytes)
+        if self._find_from(
+            names_root, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name) + 1, &found
+        ) == PRESENT and found.size == TREE_BYTES:
+            self.root = _u64(found.start + TREE_BYTES - 8)
+            self.is_sure = True
+
+    def get(self, bytes key not None):
+        """What is stored of a key, or None. Raises ValueError where only LMDB can say."""
+        cdef Piece found
+        cdef Look look = self.find(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &found)
+        if look == UNSURE:
+            raise ValueError("a page is not what it should be")
+        return PyBytes_FromStringAndSize(found.start, found.size) if look == PRESENT else None
+
+    cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept:
+        """Look for a key; `value` is where its data lies, if it is present."""
+        if not self.is_sure:
+            return UNSURE
+        if self.root == NOWHERE:
+            return ABSENT
+        return self._find_from(self.root, key, size, value)
+
+    cdef bint _read_meta(self, const char *page, uint64_t state, uint64_t *names_root) noexcept:
+        cdef char meta[META_BYTES]
+        memcpy(meta, page, META_BYTES)
+        EPH_SEEN()
+        if (
+            _u32(meta + HEADER_BYTES) != MAGIC
+            or _u32(meta + HEADER_BYTES + 4) != VERSION
+            or _u64(meta + STATE_AT) != state
+            or _u64(page + STATE_AT) != state
+        ):
+            return False
+        names_root[0] = _u64(meta + NAMES_ROOT_AT)
+        self.pages = _u64(meta + LAST_PAGE_AT) + 1
+        return True
+
+    cdef Look _find_from(
+        self, uint64_t number, const char *key, Py_ssize_t size, Piece *value
+    ) noexcept:
+        cdef const char *page
+        cdef const char *at
+        cdef Node node
+        cdef uint16_t flags
+        cdef int found, depth
+        for depth in range(DEPTH_MAX):
+            page = self._page(number)
+            if page == NULL:
+                return UNSURE
+            flags = _u16(page + 18)
+            if flags & FIXED or not flags & (BRANCH | LEAF):
+                return UNSURE
+            found = _search(page, self.page_bytes, (flags & BRANCH) != 0, key, size, &at, &node)
+            if found <= 0:
+                return ABSENT if found == 0 else UNSURE
+            if flags & LEAF:
+                return self._data(page, at, &node, value)
+            number = <uint64_t> node.flags << 32 | node.low
+        return UNSURE
+
+    cdef Look _data(
+        self, const char *page, const char *at, const Node *node, Piece *value
+    ) noexcept:
+        """Where the data of a leaf's node is."""
+        cdef const char *end = page + self.page_bytes
+        at += NODE_BYTES + node.key_size + (node.key_size & 1)
+        value.size = node.low
+        if node.flags & BIG:
+            if at + 8 > end:
+                return UNSURE
+            page = self._page(_u64(at))
+            if page == NULL:
+                return UNSURE
+            at, end = page + HEADER_BYTES, <const char *> self.mapping.start + self.pages * self.page_bytes
+        if at > end or value.size > end - at:
+            return UNSURE
+        value.start = at
+        return PRESENT
+
+    cdef const char *_page(self, uint64_t number) noexcept:
+        """Where a page is; NULL when there is none of this number."""
+        cdef const char *page
+        if number >= self.pages:
+            return NULL
+        page = <const char *> self.mapping.start + number * self.page_bytes
+        return page if _u64(page) == number else NULL
+
+
+cdef inline int _search(
+    const char *page, uint64_t page_bytes, bint is_branch, const char *key, Py_ssize_t size,
+    const char **at, Node *node
+) noexcept nogil:
+    """Find the node of a key, or in a branch the one that leads to it: 1 when it is there, 0 when it is
+    not, -1 when the page is damaged."""
+    cdef uint64_t count = _u16(page + 20) >> 1
+    cdef uint64_t low = is_branch, high = count, middle
+    cdef int order
+    if count == 0 or HEADER_BYTES + 2 * count > page_bytes:
+        return -1
+    _foresee(page, count)
+    while low < high:
+        middle = (low + high) >> 1
+        at[0] = _node(page, page_bytes, middle, node)
+        if at[0] == NULL:
+            return -1
+        order = memcmp(key, at[0] + NODE_BYTES, min(size, <Py_ssize_t> node.key_size))
+        if order == 0:
+            if size == node.key_size:
+                return 1
+            order = -1 if size < node.key_size else 1
+        if order < 0:
+            high = middle
+        else:
+            low = middle + 1
+    if not is_branch:
+        return 0
+    at[0] = _node(page, page_bytes, low - 1, node)
+    return -1 if at[0] == NULL else 1
+
+
+cdef inline void _foresee(const char *page, uint64_t count) noexcept nogil:
+    """Have the nodes on their way from memory that the first three steps of a search may look at."""
+    cdef uint64_t eighth
+    for eighth in range(<uint64_t> 1, <uint64_t> 8):
+        EPH_FORESEE(page + HEADER_BYTES + _u16(page + HEADER_BYTES + 2 * (eighth * count >> 3)))
+
+
+cdef inline const char *_node(
+    const char *page, uint64_t page_bytes, uint64_t index, Node *node
+) noexcept nogil:
+    """Where a node is; NULL when it is not all within the page."""
+    cdef uint64_t at = HEADER_BYTES + <uint64_t> _u16(page + HEADER_BYTES + 2 * index)
+    if at + NODE_BYTES > page_bytes:
+        return NULL
+    memcpy(node, page + at, NODE_BYTES)
+    return page + at if at + NODE_BYTES + node.key_size <= page_bytes else NULL

@@ -1,0 +1,178 @@
+"""Trees read from LMDB's pages: what LMDB would say, or nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from ephemera import Store
+from ephemera.engines.local._mapping import Mapping
+from ephemera.engines.local._pages import Tree
+
+SIZE_LIMIT = 64 * 1024**2
+KEYS = {
+    "short": [b"%d" % number for number in range(3_000)],
+    "long": [b"x" * 1_800 + b"%03d" % number for number in range(400)],
+    "of every length": [b"k" * size for size in range(1, 1_900, 7)],
+}
+
+
+class File:
+    """An LMDB file with a tree `rows`, and what it should hold."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.env = lmdb.open(str(path), subdir=False, map_size=SIZE_LIMIT, max_dbs=2, lib_version=1)
+        self.rows = self.env.open_db(b"rows")
+        self.file = path.open("rb")
+        self.mapping = Mapping(self.file.fileno(), SIZE_LIMIT, is_writable=False)
+        self.expected: dict[bytes, bytes] = {}
+
+    def change(self, changes: dict[bytes, bytes] | dict[bytes, bytes | None]) -> None:
+        with self.env.begin(write=True, db=self.rows) as txn:
+            for key, value in changes.items():
+                if value is None:
+                    txn.delete(key)
+                    self.expected.pop(key, None)
+                else:
+                    txn.put(key, value)
+                    self.expected[key] = value
+
+    def tree(self) -> Tree:
+        return Tree(self.env.begin(db=self.rows), self.mapping, self.path.stat().st_size, b"rows")
+
+    def close(self) -> None:
+        self.env.close()
+        self.file.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[File]:
+    file = File(tmp_path / "one.mdb")
+    yield file
+    file.close()
+
+
+def test_an_empty_tree_has_nothing(file: File) -> None:
+    tree = file.tree()
+    assert tree.is_sure
+    assert tree.get(b"a") is None
+
+
+@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+def test_it_says_what_lmdb_says(file: File, keys: list[bytes]) -> None:
+    chance = random.Random(len(keys))
+    for _ in range(12):
+        chosen = chance.sample(keys, len(keys) // 3)
+        file.change(
+            {
+                key: None if chance.random() < 0.3 else chance.randbytes(chance.choice(SIZES))
+                for key in chosen
+            }
+        )
+        tree = file.tree()
+        assert {key: tree.get(key) for key in keys} == {key: file.expected.get(key) for key in keys}
+        assert tree.get(b"") is None
+        assert tree.get(chance.choice(keys) + b"~") is None
+
+
+SIZES = (0, 1, 3, 20, 100, 1_000, 2_037, 2_038, 5_000, 40_000)
+
+
+def test_it_stays_as_it_was_while_others_write(file: File) -> None:
+    keys = KEYS["short"]
+    file.change(dict.fromkeys(keys, b"first"))
+    tree = file.tree()
+    for number in range(40):
+        file.change(dict.fromkeys(keys[number::7], b"%d" % number * 30))
+    assert {tree.get(key) for key in keys} == {b"first"}
+    assert file.tree().get(keys[39]) == b"39" * 30
+
+
+def test_a_state_that_two_commits_have_gone_over_is_not_sure(file: File) -> None:
+    txn = file.env.begin(db=file.rows)
+    for _ in range(2):
+        file.change({b"a": b"1"})
+    assert not Tree(txn, file.mapping, file.path.stat().st_size, b"rows").is_sure
+
+
+def test_there_is_no_tree_of_another_name(file: File) -> None:
+    txn = file.env.begin(db=file.rows)
+    tree = Tree(txn, file.mapping, file.path.stat().st_size, b"row")
+    assert not tree.is_sure
+    with pytest.raises(ValueError, match="not what it should be"):
+        tree.get(b"a")
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+class State:
+    """A transaction of a file that LMDB does not know."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def id(self) -> int:
+        return self.number
+
+    def stat(self) -> dict[str, int]:
+        return {"psize": 4_096}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hostile_pages_crash_nothing(file: File, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    keys = chance.sample(KEYS["short"], 300) + KEYS["long"][:30]
+    file.change({key: chance.randbytes(chance.choice(SIZES)) for key in keys})
+    image, state = file.path.read_bytes(), file.env.begin().id()
+    pages = len(image) // 4_096
+    damaged = tmp_path / "damaged.mdb"
+    damaged.write_bytes(image)
+    with damaged.open("r+b") as handle:
+        mapping = Mapping(handle.fileno(), len(image))
+        memory = memoryview(mapping)
+        unsure = 0
+        for _ in range(1_500):
+            page = chance.randrange(pages) * 4_096
+            # Headers and offsets lead somewhere; what is far behind them is mostly values.
+            at = page + int(4_096 * chance.random() ** 3)
+            memory[at] = chance.randrange(256)
+            tree = Tree(State(state), mapping, len(image), b"rows")  # type: ignore[arg-type]  # not LMDB's
+            for key in chance.sample(keys, 10):
+                try:
+                    tree.get(key)
+                except ValueError:
+                    unsure += 1
+            memory[at] = image[at]
+        assert unsure > 0
+        tree = Tree(State(state), mapping, len(image), b"rows")  # type: ignore[arg-type]  # not LMDB's
+        assert {key: tree.get(key) for key in keys} == file.expected
+
+
+def test_a_file_that_is_shorter_than_its_pages_say_is_not_read_past_its_end(file: File) -> None:
+    file.change(dict.fromkeys(KEYS["short"], b"x" * 500))
+    for size in range(0, file.path.stat().st_size, 4_096):
+        tree = Tree(file.env.begin(db=file.rows), file.mapping, size, b"rows")
+        for key in KEYS["short"][::100]:
+            try:
+                assert tree.get(key) == b"x" * 500
+            except ValueError:
+                continue
+
+
+def test_lmdb_is_asked_where_pages_do_not_say(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsure(txn: lmdb.Transaction[bytes], mapping: Mapping, _: int, name: bytes) -> Tree:
+        return Tree(txn, mapping, 0, name)
+
+    monkeypatch.setattr("ephemera.engines.local.base_tier.Tree", unsure)
+    store = open_store()
+    store.put("a", "1")
+    store.checkpoint()
+    assert (store.get("a"), store.get("b")) == (b"1", None)
