@@ -144,8 +144,14 @@ def test_keys_that_begin_alike_are_in_order(
         lambda chance: b"the same beginning, " * 3 + b"%05d and an end" % chance.randrange(900),
         lambda chance: chance.choice([b"a", b"a\0", b"a\0\0", b"a\0" * 7 + b"%d"]),
         lambda chance: b"one",
+        lambda chance: (
+            chance.choice([b"key:", b"counter:", b"user:"]) + b"%09d" % chance.randrange(300)
+        ),
+        lambda chance: (
+            b"eight ch" * (15 - int(15 * chance.random() ** 4)) + b"%d" % chance.randrange(9)
+        ),
     ],
-    ids=["one size", "numbers", "anything", "long", "zeros", "one key"],
+    ids=["one size", "numbers", "anything", "long", "zeros", "one key", "prefixes", "nested"],
 )
 @pytest.mark.parametrize("has_two_families", [False, True])
 @pytest.mark.parametrize("split", [0, 100, 2_000])

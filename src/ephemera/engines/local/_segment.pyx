@@ -68,6 +68,7 @@ cdef enum:
     STAMP_AT = 192
     TOLD_AT = 256
     RADIX_FROM = 256         # so many records are sorted byte by byte; fewer are not worth the tables
+    RADIX_DEPTH_MAX = 8      # times that a group is sorted so again; each takes 16 KiB of the stack
     BYTES_PER_SLOT = 128     # records of an ordinary size fill a segment before chains grow
     SLOTS_MIN = 64
 
@@ -536,6 +537,16 @@ cdef struct Sortable:
     uint32_t place
 
 
+cdef inline const Record *_record_of(const char *start, const Sortable *one) noexcept nogil:
+    return <const Record *> (start + 8 * <uint64_t> one.place)
+
+
+cdef inline bint _is_same_key(const char *start, const Sortable *a, const Sortable *b) noexcept nogil:
+    cdef const Record *x = _record_of(start, a)
+    cdef const Record *y = _record_of(start, b)
+    return _compare_keys(x.family, key_of(x), x.key_size, y.family, key_of(y), y.key_size) == 0
+
+
 cdef inline bint _comes_first(const char *start, const Sortable *a, const Sortable *b) noexcept nogil:
     if a.sample != b.sample:
         return a.sample < b.sample
@@ -618,20 +629,31 @@ cdef void _sort_samples(Sortable *at, Sortable *spare, Py_ssize_t n) noexcept no
         memcpy(at, source, n * sizeof(Sortable))
 
 
-cdef void _sort_all(const char *start, Sortable *at, Sortable *spare, Py_ssize_t n, bint is_telling) noexcept nogil:
-    """Sort records that come newest first. `is_telling`: those with the same sample have the same key."""
+cdef void _sort_all(
+    const char *start, Sortable *at, Sortable *spare, Py_ssize_t n, uint8_t *repeats, int depth=0
+) noexcept nogil:
+    """Sort records that come newest first, and say of each whether it `repeats` the key of the one before it.
+
+    Many are put in order by their samples; those that these do not tell apart, again by what follows.
+    """
+    cdef bint is_telling = _take_samples(start, at, n)
     cdef Py_ssize_t i = 0, j
-    if n < RADIX_FROM:
+    if n < RADIX_FROM or depth == RADIX_DEPTH_MAX:
         _sort(start, at, spare, n)
+        for j in range(n):
+            repeats[j] = j > 0 and _is_same_key(start, &at[j - 1], &at[j])
         return
     _sort_samples(at, spare, n)
-    if is_telling:
-        return
     while i < n:
         j = i + 1
         while j < n and at[j].sample == at[i].sample:
             j += 1
-        _sort(start, at + i, spare, j - i)
+        if is_telling or j == i + 1:
+            memset(repeats + i, 1, j - i)
+            repeats[i] = 0
+        else:
+            # Where no sample tells any apart, none will.
+            _sort_all(start, at + i, spare, j - i, repeats + i, depth + 1 if j - i < n else RADIX_DEPTH_MAX)
         i = j
 
 
@@ -652,38 +674,33 @@ cdef inline uint64_t _sample(const Record *r, size_t skipped) noexcept nogil:
     return sample
 
 
-cdef bint _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_t count) noexcept nogil:
-    """The records from a position on, newest first, with samples where all of them are of one family.
-
-    Returns whether it is sure that no two keys have the same sample.
-    """
-    cdef const Record *first = <const Record *> (start + position)
+cdef bint _take_samples(const char *start, Sortable *at, Py_ssize_t n) noexcept nogil:
+    """What most likely tells these records apart: their families, or in one family the first bytes of their
+    keys that are not alike. Returns whether two with the same sample have the same key for sure."""
+    cdef const Record *first = _record_of(start, at)
     cdef const Record *r
     cdef size_t shared = first.key_size
     cdef bint is_one_family = True, is_one_size = True
     cdef Py_ssize_t i
-    for i in range(count - 1, -1, -1):
-        r = <const Record *> (start + position)
-        out[i].place = <uint32_t> (position // 8)
+    for i in range(n):
+        r = _record_of(start, at + i)
         is_one_family = is_one_family and r.family == first.family
         is_one_size = is_one_size and r.key_size == first.key_size
         shared = _shared_bytes(first, r, shared)
-        position += record_bytes_of(r.key_size, r.row_size)
-    for i in range(count):
-        r = <const Record *> (start + 8 * <uint64_t> out[i].place)
-        out[i].sample = _sample(r, shared) if is_one_family else 0
+    for i in range(n):
+        r = _record_of(start, at + i)
+        at[i].sample = _sample(r, shared) if is_one_family else r.family
     return is_one_family and is_one_size and first.key_size <= shared + 8
 
 
-cdef uint8_t *_repeats_of(const Sortable *sorted, Py_ssize_t count) noexcept nogil:
-    """For each of these, whose samples tell their keys, whether the one before it has the same key. NULL
-    when there is no memory for that: it can be seen from the records too, which lie anywhere."""
-    cdef uint8_t *repeats = <uint8_t *> PyMem_RawMalloc(count)
+cdef void _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_t count) noexcept nogil:
+    """The records from a position on, newest first."""
+    cdef const Record *r
     cdef Py_ssize_t i
-    if repeats != NULL:
-        for i in range(count):
-            repeats[i] = i > 0 and sorted[i].sample == sorted[i - 1].sample
-    return repeats
+    for i in range(count - 1, -1, -1):
+        r = <const Record *> (start + position)
+        out[i].place = <uint32_t> (position // 8)
+        position += record_bytes_of(r.key_size, r.row_size)
 
 
 cdef Run _extend_run(Segment segment, Run known, uint64_t until):
@@ -695,7 +712,7 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     cdef Record *r
     cdef Sortable *found
     cdef uint32_t *tail
-    cdef bint is_telling = False
+    cdef uint8_t *repeats
     cdef Run run = Run.__new__(Run)
     while position < until:
         r = <Record *> (segment.start + position)
@@ -705,21 +722,24 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
         position += record_bytes_of(r.key_size, r.row_size)
     run.at = <uint32_t *> PyMem_RawMalloc(4 * (known_size + fresh) + 4)
     found = <Sortable *> PyMem_RawMalloc((2 * fresh + 1) * sizeof(Sortable))
-    if run.at == NULL or found == NULL:
+    repeats = <uint8_t *> PyMem_RawMalloc(fresh + 1)
+    if run.at == NULL or found == NULL or repeats == NULL:
         PyMem_RawFree(found)
+        PyMem_RawFree(repeats)
         raise MemoryError()
     run.size = known_size + fresh
     run.until = position
     with nogil:
         if fresh:
-            is_telling = _gather(segment.start, first, found, fresh)
-            _sort_all(segment.start, found, found + fresh, fresh, is_telling)
+            _gather(segment.start, first, found, fresh)
+            _sort_all(segment.start, found, found + fresh, fresh, repeats)
         tail = run.at if known_size == 0 else <uint32_t *> found
         for i in range(fresh):
             tail[i] = found[i].place
-        if is_telling and known_size == 0:
-            run.repeats = _repeats_of(found, fresh)
-        if known_size:
+        if known_size == 0:
+            run.repeats = repeats
+        else:
+            PyMem_RawFree(repeats)
             _merge(segment.start, known.at, known_size, tail, fresh, run.at)
         PyMem_RawFree(found)
     return run
