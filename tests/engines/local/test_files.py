@@ -372,6 +372,32 @@ def test_a_closed_store_has_let_its_files_go(path: Path) -> None:
     assert mapped_files_of(path) == set()
 
 
+def test_a_compaction_gives_the_former_file_back_to_the_disk(path: Path) -> None:
+    def generations() -> set[str]:
+        files = {*open_files_of(path), *mapped_files_of(path)}
+        return {
+            Path(file.split()[0]).name for file in files if ".mdb" in file and "lock" not in file
+        }
+
+    gc.disable()  # it is let go by the last who uses it, not some day
+    try:
+        with open_local(path) as store:
+            store.put("key", "1")
+            assert store.get("key") == b"1"
+            store.compact()
+            assert generations() == {"00000002.mdb"}
+            with store.snapshot() as snapshot:
+                store.compact()
+                assert store.get("key") == b"1"
+                assert generations() == {"00000002.mdb", "00000003.mdb"}
+                assert snapshot.get("key") == b"1"
+            del snapshot
+            store.checkpoint()
+            assert generations() == {"00000003.mdb"}
+    finally:
+        gc.enable()
+
+
 def test_a_copy_of_the_files_of_a_failed_store_recovers(
     open_store: Callable[..., Store], path: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import os
 import struct
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -82,12 +83,13 @@ class BaseTier:
         self._layout = layout
         self._control = control
         self._files = files
-        self._files_open: list[BaseFile] = []
+        # Also former generations, for as long as somebody reads them.
+        self._files_open: list[weakref.ref[BaseFile]] = []
         self._renewing = threading.Lock()
         try:
             self._open()
         except BaseException:
-            self.close()
+            self._close_files()
             raise
 
     def _open(self) -> None:
@@ -95,23 +97,24 @@ class BaseTier:
         with FileLock(self._layout.locks / "base").held(is_shared=True):
             generation = self._control.base
             file = BaseFile(self._layout.base_file(generation), generation)
-            # Before it is open, so that it is closed with the store whatever interrupts this.
-            self._files_open.append(file)
+            self._files_open = [*map(weakref.ref, self._open_files()), weakref.ref(file)]
             file.open(self._control.size_limit)
-            self.file = file
+            self.file, self.reader = file, RowReader(file.pin, file.ask)
 
     def renew(self) -> None:
         """From now on read what is committed now, in the generation that counts now."""
         with self._renewing:
             if self._control.base != self.file.generation:
-                # Views that read the former generation go on; it is closed with the store.
-                self.file.reader.renew()
-                self._open()
-            self.file.reader.renew()
+                self._open()  # views that read the former generation go on
+            self.reader.renew()
 
-    def supersede(self, former: BaseFile, generation: int) -> None:
+    def tidy(self) -> None:
+        """Let go of former generations that nobody reads any more."""
+        _close_released()
+
+    def supersede(self, former: int, generation: int) -> None:
         """Another generation counts from now on: whoever has the former one open goes on with it."""
-        self._control.supersede_base(former.generation, generation)
+        self._control.supersede_base(former, generation)
         with FileLock(self._layout.locks / "base").held():
             # Also those that a death in this place left.
             for older in self._layout.base_generations():
@@ -136,27 +139,35 @@ class BaseTier:
 
     def hold(self) -> bool:
         """Before a fork, all files; False when one cannot. `go_on` lets go of those that could."""
-        return all(file.hold() for file in self._files_open)
+        return all(file.hold() for file in self._open_files())
 
     def go_on(self) -> None:
-        for file in self._files_open:
+        for file in self._open_files():
             file.go_on()
 
     def abandon(self) -> None:
-        for file in self._files_open:
+        self.reader.renew()
+        for file in self._open_files():
             file.abandon()
 
     def wake(self) -> None:
-        for file in self._files_open:
+        for file in self._open_files():
             file.wake()
 
     def close(self) -> None:
-        for file in self._files_open:
+        self.reader.renew()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in self._open_files():
             file.close()
+
+    def _open_files(self) -> list[BaseFile]:
+        return [file for ref in self._files_open if (file := ref()) is not None]
 
 
 class BaseFile:
-    """One generation of the base tier's file in this process."""
+    """One generation of the base tier's file in this process, until `close` or until nobody has this any more."""
 
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
@@ -169,13 +180,14 @@ class BaseFile:
         self._held: ReadTransaction | None = None
         self._mapping: Mapping | None = None
         self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
-        self.reader = RowReader(self._pin, self._ask)
+        self._user = object()
+        weakref.finalize(self, _released.append, self._user).atexit = False
 
     def open(self, size_limit: int, *, creates: bool = False) -> None:
         """Make it ready for transactions, until `close`."""
         self._size_limit = size_limit
         with lmdb_errors(self.path):
-            opened = _open_environment(self, size_limit, creates=creates)
+            opened = _open_environment(self.path, self._user, size_limit, creates=creates)
         self._env, self._fd, self._mapping = opened.env, opened.fd, opened.mapping
         self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
@@ -205,11 +217,10 @@ class BaseFile:
         """After a fork, in the child: forget what the parent has begun, without ending it, and close
         what is ours of the file. `wake` opens it again."""
         self._held = self._mapping = None
-        self.reader.renew()
         for view in list(self.views):
             view.abandon()
         self._short_reads = set()
-        _close_environment(self)
+        _close_environment(self._user)
 
     def wake(self) -> None:
         self.open(self._size_limit)
@@ -230,7 +241,7 @@ class BaseFile:
                 self._env.reader_check()
                 return self._env.begin(db=self._rows)
 
-    def _pin(self) -> Tree:
+    def pin(self) -> Tree:
         """The rows as they are now, and as they stay for whoever has this."""
         txn = self.begin()
         with lmdb_errors(self.path):
@@ -238,7 +249,8 @@ class BaseFile:
                 raise StoreClosed("the store was closed")
             return Tree(txn, self._mapping, os.fstat(self._fd).st_size, b"rows")
 
-    def _ask(self, base_key: bytes) -> bytes | None:
+    def ask(self, base_key: bytes) -> bytes | None:
+        """What LMDB says is stored of a key now."""
         with self.reading() as txn:
             return txn.get(base_key)
 
@@ -396,8 +408,7 @@ class BaseFile:
     def close(self) -> None:
         self.is_closed = True
         self._mapping = None
-        self.reader.renew()
-        _close_environment(self)
+        _close_environment(self._user)
 
 
 class BaseWrite:
@@ -537,21 +548,29 @@ class _Environment(NamedTuple):
     fd: int
     mapping: Mapping
     trees: Trees
-    users: set[BaseFile]
+    users: set[object]
 
 
 _environments: dict[tuple[int, int], _Environment] = {}
 _opening = threading.Lock()
+_released: deque[object] = deque()
+"""Users that are gone. Their end may come anywhere, with `_opening` taken too: others close what they used."""
 
 
-def _open_environment(user: BaseFile, size_limit: int, *, creates: bool) -> _Environment:
+def _open_environment(path: Path, user: object, size_limit: int, *, creates: bool) -> _Environment:
     with _opening:
-        identity = _identity(user.path)
+        identity = _identity(path)
         known = _environments.get(identity)
         if known is None:
-            known = _environments[identity] = _open_anew(user.path, size_limit, creates=creates)
+            known = _environments[identity] = _open_anew(path, size_limit, creates=creates)
         known.users.add(user)
         return known
+
+
+def _close_released() -> None:
+    while _released:
+        with contextlib.suppress(IndexError):  # another thread was faster
+            _close_environment(_released.popleft())
 
 
 def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
@@ -628,7 +647,7 @@ def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
     return meta, rows, deadlines, untold
 
 
-def _close_environment(user: BaseFile) -> None:
+def _close_environment(user: object) -> None:
     """Let go of the file, if it is open; the last user closes it."""
     with _opening:
         for identity, known in list(_environments.items()):

@@ -349,13 +349,12 @@ class LocalEngine:
         with self._tending:
             self._clear_given_up()
             with self._base.write() as txn:
-                former = self._base.file
-                generation = former.generation + 1
-                path = self._layout.base_file(generation)
+                former = self._base.file.generation
+                path = self._layout.base_file(former + 1)
                 with self._files.made_whole(path) as temporary:
-                    former.copy(temporary)
-                txn.set_number(SUPERSEDED_BY, generation)
-            self._base.supersede(former, generation)
+                    self._base.file.copy(temporary)
+                txn.set_number(SUPERSEDED_BY, former + 1)
+            self._base.supersede(former, former + 1)
             self._segments.refresh()
 
     def backup(self, path: str) -> None:
@@ -429,6 +428,7 @@ class LocalEngine:
         if not self._attachment.maintenance.try_take():
             self._segments.refresh()
             return maintenance.RETRY_SECONDS
+        self._base.tidy()
         self._base.file.clear_dead_readers()
         try:
             with self._tending:

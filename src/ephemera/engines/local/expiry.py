@@ -369,7 +369,7 @@ class Expiry:
         if self._families.name_of(family_id) is None:
             return None
         row = self._segments.cut().row(family_id, key)
-        is_there = self._base.file.reader.get(base_key) if row is BELOW else row
+        is_there = self._base.reader.get(base_key) if row is BELOW else row
         is_gone = bool(kept[0]) and is_there is None
         return Dead(deadline_ms, family_id, key, kept[1:], is_gone)
 

@@ -106,6 +106,7 @@ class Segments(SegmentStack):
                     raise StoreClosed("the store was closed")
                 epoch = self.control.epoch
                 self._refresh_to(epoch)
+        self._base.tidy()
 
     def _refresh_to(self, epoch: int) -> None:
         applied, newest, active = self.control.applied, self.control.newest, self.control.active
@@ -125,7 +126,7 @@ class Segments(SegmentStack):
         # Before the stack is shown: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
         self._base.renew()
-        self.reader = self._base.file.reader
+        self.reader = self._base.reader
         self.on_refresh()
         self.show(
             [segment for segment, _ in mapped.values()], epoch, bool(active and mapped), self._kept
