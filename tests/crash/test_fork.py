@@ -13,6 +13,7 @@ import pytest
 
 import ephemera
 from ephemera import Store
+from ephemera.engines.local import base_tier
 from tests.crash.processes import SMALL_SEGMENT_BYTES, TINY_SEGMENT_BYTES, Peer, in_fork
 
 
@@ -59,6 +60,48 @@ def test_a_child_reads_what_lies_in_the_base_tier(store: Store) -> None:
     assert store.get(b"7") == b"x"
     assert in_fork(lambda: (store.get(b"7"), store.count())).result() == (b"x", 100)
     assert (store.get(b"7"), store.count()) == (b"x", 100)
+
+
+def test_a_snapshot_of_a_former_generation_does_not_keep_a_child_from_its_store(
+    store: Store,
+) -> None:
+    store.put(b"a", b"1")
+    with store.snapshot() as snapshot:
+        store.compact()
+        assert in_fork(lambda: store.get(b"a")).result() == b"1"
+        assert snapshot.get(b"a") == b"1"
+
+
+def test_a_child_follows_a_compaction_that_came_before_its_first_use(store: Store) -> None:
+    store.put(b"a", b"1")
+    store.checkpoint()
+    reader, writer = os.pipe()
+    child = in_fork(lambda: (os.read(reader, 1), store.get(b"a"), store.incr(b"n")))
+    store.compact()
+    store.compact()
+    os.write(writer, b"!")
+    assert child.result() == (b"!", b"1", 1)
+    os.close(reader)
+    os.close(writer)
+    assert store.get(b"n") == b"1"
+
+
+def test_a_fork_waits_for_files_that_are_being_opened_or_closed(store: Store) -> None:
+    store.put(b"a", b"1")
+    store.checkpoint()
+    is_taken = threading.Event()
+
+    def close_slowly() -> None:
+        with base_tier._opening:
+            is_taken.set()
+            threading.Event().wait(0.1)
+
+    thread = threading.Thread(target=close_slowly)
+    thread.start()
+    is_taken.wait()
+    assert in_fork(lambda: store.get(b"a")).result() == b"1"
+    thread.join()
+    assert store.get(b"a") == b"1"
 
 
 def test_the_child_s_exit_does_not_harm_the_parent(store: Store) -> None:

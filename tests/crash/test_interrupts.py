@@ -20,6 +20,7 @@ import pytest
 import ephemera
 from ephemera import Store
 from ephemera.core.clock import ManualClock
+from ephemera.engines.local import base_tier
 
 LOOKS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"}
 CALLED_BY_COMPILED = {"__init__", "__new__"}
@@ -159,3 +160,5 @@ def test_whoever_handles_an_interrupt_can_go_on_with_the_store(
     assert interrupts > 20
     assert store.get("after") == str(interrupts).encode()
     assert store.check().problems == ()
+    store.close()
+    assert base_tier._environments == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -163,6 +164,54 @@ def test_a_file_that_is_shorter_than_its_pages_say_is_not_read_past_its_end(file
                 assert tree.get(key) == b"x" * 500
             except ValueError:
                 continue
+
+
+def test_a_tree_that_came_late_serves_nobody_else(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.put_many({"deleted": "1", "changed": "old"})
+    store.checkpoint()
+    laggards: list[Tree] = []
+
+    def late(*given: Any) -> Tree:
+        tree = Tree(*given)
+        if not laggards:
+            laggards.append(tree)
+            store.delete("deleted")
+            store.put_many({"changed": "new", "fresh": "1"})
+            store.checkpoint()
+        return tree
+
+    monkeypatch.setattr("ephemera.engines.local.base_tier.Tree", late)
+    assert store.get("deleted") in (b"1", None)
+    assert laggards
+    assert [store.get(key) for key in ("deleted", "changed", "fresh")] == [None, b"new", b"1"]
+
+
+def test_a_tree_that_was_left_to_the_parent_says_nothing(file: File) -> None:
+    file.change({b"a": b"1"})
+    tree = file.tree()
+    tree.abandon()
+    assert not tree.is_sure
+    with pytest.raises(ValueError, match="not what it should be"):
+        tree.get(b"a")
+
+
+def test_lmdb_is_never_asked_about_sound_pages(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr("ephemera.engines.local.base_tier.BaseFile.ask", refuse)
+    store = open_store()
+    for round_ in range(30):
+        store.put_many({b"%d" % n: b"x" * (n % 5_000) for n in range(round_, 1_000, 7)}, ttl=60)
+        store.delete_many([b"%d" % n for n in range(round_, 1_000, 13)])
+        store.compact() if round_ % 5 == 4 else store.checkpoint()
+        for n in range(1_000):
+            assert store.get(b"%d" % n) in (None, b"x" * (n % 5_000))
 
 
 def test_lmdb_is_asked_where_pages_do_not_say(

@@ -1,5 +1,5 @@
 # Encodings of the base tier, for compiled callers. See _base.pyx.
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 cdef extern from "_crc32c.h" nogil:
     void eph_crc_setup()
@@ -21,4 +21,6 @@ cdef bytes pack_row_of(bytes base_key, const char *row, Py_ssize_t size)
 cdef class RowReader:
     cdef object pin, ask
     cdef Tree tree
+    cdef uint64_t renewals
     cdef object find(self, Piece base_key, Piece *stored)
+    cdef Tree _pinned(self)

@@ -225,13 +225,10 @@ cdef class RowReader:
         return PyBytes_FromStringAndSize(stored.start, stored.size)
 
     cdef object find(self, Piece base_key, Piece *stored):
-        """What keeps the base value of a key in its place for as long as the caller has it, or None."""
-        cdef Tree tree = self.tree
+        """What keeps the base value of a key in its place until the file is closed, or None."""
+        cdef Tree tree = self._pinned() if self.tree is None else self.tree
         cdef Look look
         cdef bytes answer
-        if tree is None:
-            # Other threads may do so meanwhile: the last is kept.
-            tree = self.tree = self.pin()
         look = UNSURE if tree is None else tree.find(base_key.start, base_key.size, stored)
         if look != UNSURE:
             return tree if look == PRESENT else None
@@ -240,7 +237,16 @@ cdef class RowReader:
             stored[0] = piece_of(answer)
         return answer
 
+    cdef Tree _pinned(self):
+        cdef uint64_t renewals = self.renewals
+        cdef Tree tree = self.pin()
+        # Whoever has renewed this meanwhile shows segments that this tree does not belong below: it
+        # serves the one who was already looking, and nobody else.
+        if tree is not None and tree.is_sure and renewals == self.renewals:
+            self.tree = tree
+        return tree
+
     def renew(self) -> None:
-        """From now on read what is committed now, and pin nothing older. In the child of a fork: forget the
-        parent's transaction, which ends it only where it began."""
+        """From now on read what is committed now, and pin nothing older."""
+        self.renewals += 1
         self.tree = None

@@ -16,12 +16,13 @@ cdef struct Node:
 
 cdef class Tree:
     cdef object txn
+    cdef object __weakref__
     cdef Mapping mapping
-    cdef uint64_t root, pages, page_bytes
+    cdef uint64_t state, root, pages, page_bytes
     cdef readonly bint is_sure          # whether the tree was found
 
     cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept
     cdef Look _find_from(self, uint64_t number, const char *key, Py_ssize_t size, Piece *value) noexcept
-    cdef bint _read_meta(self, const char *page, uint64_t state, uint64_t *names_root) noexcept
+    cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept
     cdef Look _data(self, const char *page, const char *at, const Node *node, Piece *value) noexcept
     cdef const char *_page(self, uint64_t number) noexcept

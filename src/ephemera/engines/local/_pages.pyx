@@ -12,8 +12,8 @@ tree is sure, and LMDB is asked for everything.
     page    number u64, transaction u64, pad u16, flags u16, size of what follows u16, end of the free
             bytes u16; then for each node, in the order of their keys, where it is u16, from here
     node    low u32, flags u16, size of the key u16, the key, a byte if its size is odd, the data
-    leaf    low is the size of the data. With BIG the data is the number u64 of the first of some
-            pages of its own, and they hold it behind the header of the first
+    leaf    low is the size of the data. With BIG there are instead a page number u64, a transaction
+            u64 and a count u64: of pages that hold the data behind the header of the first
     branch  low, with flags above it, is the number of the page below; the first key counts as lowest
     meta    pages 0 and 1, by turns: magic u32, version u32, address u64, size u64, then the trees of
             free pages and of names, the last page u64, the transaction u64 that wrote it
@@ -77,19 +77,20 @@ cdef inline uint64_t _u64(const char *at) noexcept nogil:
 cdef class Tree:
     """The tree of a name, as a read transaction sees it, which this keeps open.
 
-    `mapping` is the file, which has `file_bytes` now. What `find` finds stays for as long as this does.
+    `mapping` is the file, which has `file_bytes` now. What `find` finds stays where it is until this
+    goes, or the transaction is ended.
     """
 
     def __init__(self, txn, Mapping mapping not None, uint64_t file_bytes, bytes name not None):
-        cdef uint64_t state = txn.id(), names_root = 0
+        cdef uint64_t names_root = 0
         cdef const char *start = <const char *> mapping.start
         cdef Piece found
-        self.txn, self.mapping = txn, mapping
+        self.txn, self.mapping, self.state = txn, mapping, txn.id()
         self.page_bytes = txn.stat()["psize"]
         if not IS_FORMAT_OURS or file_bytes < 2 * self.page_bytes + META_BYTES:
             return
         # As few as two commits later it is overwritten: then this tree is not sure.
-        if not self._read_meta(start + (state & 1) * self.page_bytes, state, &names_root):
+        if not self._read_meta(start + (self.state & 1) * self.page_bytes, &names_root):
             return
         self.pages = min(self.pages, min(file_bytes, <uint64_t> mapping.size) // self.page_bytes)
         if self._find_from(
@@ -106,6 +107,11 @@ cdef class Tree:
             raise ValueError("a page is not what it should be")
         return PyBytes_FromStringAndSize(found.start, found.size) if look == PRESENT else None
 
+    def abandon(self) -> None:
+        """In the child of a fork: the transaction is the parent's, to be let go and not ended."""
+        self.is_sure = False
+        self.txn = None
+
     cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept:
         """Look for a key; `value` is where its data lies, if it is present."""
         if not self.is_sure:
@@ -114,15 +120,15 @@ cdef class Tree:
             return ABSENT
         return self._find_from(self.root, key, size, value)
 
-    cdef bint _read_meta(self, const char *page, uint64_t state, uint64_t *names_root) noexcept:
+    cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept:
         cdef char meta[META_BYTES]
         memcpy(meta, page, META_BYTES)
         EPH_SEEN()
         if (
             _u32(meta + HEADER_BYTES) != MAGIC
             or _u32(meta + HEADER_BYTES + 4) != VERSION
-            or _u64(meta + STATE_AT) != state
-            or _u64(page + STATE_AT) != state
+            or _u64(meta + STATE_AT) != self.state
+            or _u64(page + STATE_AT) != self.state
         ):
             return False
         names_root[0] = _u64(meta + NAMES_ROOT_AT)
@@ -172,12 +178,12 @@ cdef class Tree:
         return PRESENT
 
     cdef const char *_page(self, uint64_t number) noexcept:
-        """Where a page is; NULL when there is none of this number."""
+        """Where a page is; NULL when there is none of this number in this state."""
         cdef const char *page
         if number >= self.pages:
             return NULL
         page = <const char *> self.mapping.start + number * self.page_bytes
-        return page if _u64(page) == number else NULL
+        return page if _u64(page) == number and _u64(page + 8) <= self.state else NULL
 
 
 cdef inline int _search(

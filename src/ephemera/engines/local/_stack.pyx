@@ -651,6 +651,10 @@ cdef class SegmentStack(CompiledAccess):
             if times.deadline_ms == deadline_ms and times.idle_ms == 0:
                 return TOUCHED
             times = _times(times.written_ms, deadline_ms, 0, NEVER)
+            if type(holder) is not Segment:
+                # To make room may take long, and somebody may close the file meanwhile.
+                holder = PyBytes_FromStringAndSize(value.start, value.size)
+                value = piece_of(<bytes> holder)
             self._append(ref.id, key, value, 0, &times, &written)
         finally:
             self.control.writer.release()

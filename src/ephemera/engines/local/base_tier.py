@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
+import io
 import os
 import struct
 import threading
@@ -149,14 +150,16 @@ class BaseTier:
         self.reader.renew()
         for file in self._open_files():
             file.abandon()
+        self._files_open = []
 
     def wake(self) -> None:
-        for file in self._open_files():
-            file.wake()
+        """After `abandon`: open what counts by now."""
+        self._open()
 
     def close(self) -> None:
         self.reader.renew()
         self._close_files()
+        self.tidy()
 
     def _close_files(self) -> None:
         for file in self._open_files():
@@ -185,10 +188,9 @@ class BaseFile:
 
     def open(self, size_limit: int, *, creates: bool = False) -> None:
         """Make it ready for transactions, until `close`."""
-        self._size_limit = size_limit
         with lmdb_errors(self.path):
             opened = _open_environment(self.path, self._user, size_limit, creates=creates)
-        self._env, self._fd, self._mapping = opened.env, opened.fd, opened.mapping
+        self._env, self._fd, self._mapping = opened.env, opened.file.fileno(), opened.mapping
         self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
     # -- over a fork: an LMDB environment does not survive it
@@ -199,7 +201,7 @@ class BaseFile:
         pause = threading.Event()
         for _ in range(int(HOLD_PATIENCE / HOLD_PAUSE)):
             self._hold = Hold(self._beginning, HOLD_PATIENCE)
-            if self._hold.is_held and self._is_quiet():
+            if self._hold.is_held and not self._short_reads:
                 # Takes the one that LMDB's binding keeps in reserve, which a child must not end.
                 self._held = self._env.begin()
                 return True
@@ -215,19 +217,12 @@ class BaseFile:
 
     def abandon(self) -> None:
         """After a fork, in the child: forget what the parent has begun, without ending it, and close
-        what is ours of the file. `wake` opens it again."""
+        what is ours of the file. It is not used again."""
         self._held = self._mapping = None
         for view in list(self.views):
             view.abandon()
         self._short_reads = set()
         _close_environment(self._user)
-
-    def wake(self) -> None:
-        self.open(self._size_limit)
-        self._hold = None
-
-    def _is_quiet(self) -> bool:
-        return not self._short_reads
 
     # -- reads
 
@@ -241,13 +236,21 @@ class BaseFile:
                 self._env.reader_check()
                 return self._env.begin(db=self._rows)
 
-    def pin(self) -> Tree:
-        """The rows as they are now, and as they stay for whoever has this."""
-        txn = self.begin()
-        with lmdb_errors(self.path):
-            if self._mapping is None:
-                raise StoreClosed("the store was closed")
-            return Tree(txn, self._mapping, os.fstat(self._fd).st_size, b"rows")
+    def pin(self) -> Tree | None:
+        """The rows as they are now, and as they stay for whoever has this; None where they are not mapped."""
+        with self._counted(), lmdb_errors(self.path):
+            txn, mapping = self.begin(), self._mapping
+            if mapping is None:
+                return None
+            tree = Tree(txn, mapping, self._file_bytes(), b"rows")
+            self.views.add(tree)  # whoever forks may do so before the reader has it
+            return tree
+
+    def _file_bytes(self) -> int:
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError:  # another thread has just closed it
+            return 0
 
     def ask(self, base_key: bytes) -> bytes | None:
         """What LMDB says is stored of a key now."""
@@ -545,8 +548,8 @@ _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
 
 class _Environment(NamedTuple):
     env: lmdb.Environment
-    fd: int
-    mapping: Mapping
+    file: io.FileIO
+    mapping: Mapping | None
     trees: Trees
     users: set[object]
 
@@ -568,14 +571,16 @@ def _open_environment(path: Path, user: object, size_limit: int, *, creates: boo
 
 
 def _close_released() -> None:
-    while _released:
-        with contextlib.suppress(IndexError):  # another thread was faster
-            _close_environment(_released.popleft())
+    if _released:
+        with _opening:
+            while _released:
+                _let_go(_released[0])
+                _released.popleft()
 
 
 def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
     _allocate_lock_file(path)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    file = io.FileIO(path, "r+")
     try:
         env = lmdb.open(
             str(path),
@@ -586,15 +591,22 @@ def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
             lib_version=_LMDB_1_0,
         )
         try:
-            mapping = Mapping(fd, size_limit, is_writable=False)
-            return _Environment(env, fd, mapping, _open_trees(env, fd, creates=creates), set())
+            trees = _open_trees(env, file.fileno(), creates=creates)
+            return _Environment(env, file, _map(file, size_limit), trees, set())
         except BaseException:
             # At once, and not when the traceback goes: whoever handles it may open this file again.
             env.close()
             raise
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
+
+
+def _map(file: io.FileIO, size: int) -> Mapping | None:
+    try:
+        return Mapping(file.fileno(), size, is_writable=False)
+    except OSError:  # so much room for addresses there may not be twice
+        return None
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -650,13 +662,42 @@ def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
 def _close_environment(user: object) -> None:
     """Let go of the file, if it is open; the last user closes it."""
     with _opening:
-        for identity, known in list(_environments.items()):
-            if user in known.users:
-                known.users.discard(user)
-                if not known.users:
-                    del _environments[identity]
-                    known.env.close()
-                    os.close(known.fd)
+        _let_go(user)
+
+
+def _let_go(user: object) -> None:
+    # Whatever interrupts this, the next one to let go of anything finds what was left.
+    for identity, known in list(_environments.items()):
+        if known.users <= {user}:
+            known.env.close()
+            known.file.close()
+            del _environments[identity]
+        known.users.discard(user)
+
+
+# Whoever forks waits for what is being opened or closed: the child has the same table.
+_holds: list[Hold] = []
+
+
+def _before_fork() -> None:
+    _holds.append(Hold(_opening, HOLD_PATIENCE))
+
+
+def _after_fork() -> None:
+    while _holds:
+        _holds.pop().leave()
+
+
+def _after_fork_in_child() -> None:
+    global _opening
+    if not all(hold.is_held for hold in _holds):
+        _opening = threading.Lock()  # whoever has the other is not here
+    _after_fork()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)
 
 
 def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:

@@ -428,7 +428,6 @@ class LocalEngine:
         if not self._attachment.maintenance.try_take():
             self._segments.refresh()
             return maintenance.RETRY_SECONDS
-        self._base.tidy()
         self._base.file.clear_dead_readers()
         try:
             with self._tending:

@@ -151,7 +151,7 @@ class Files:
 
     @block
     def made_whole(self, path: Path) -> Iterator[Path]:
-        """Where to make a file that has its name, durable, at the end of the block; or leaves nothing behind."""
+        """Where to make a file that has its name, durable, at the end of the block; half of one is removed."""
         temporary = temporary_name(path)
         try:
             yield temporary
