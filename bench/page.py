@@ -26,7 +26,8 @@ INTRODUCTION = """\
 # Benchmarks
 
 Written by `make bench-page` from `bench/results/kept.json`, which keeps every round of one run;
-the growth is of two others of the same day: that of 10,000,000 keys, ours alone, of one round of the second.
+the growth is of two earlier ones of the same day, before rows were read from LMDB's pages: that of 10,000,000 keys,
+ours alone, of one round of the second.
 `make bench` measures anew; `python -m bench --check --huge` holds the figures against the targets below.
 
 Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
