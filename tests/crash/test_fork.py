@@ -15,6 +15,7 @@ import ephemera
 from ephemera import Store
 from ephemera.engines.local import base_tier
 from tests.crash.processes import SMALL_SEGMENT_BYTES, TINY_SEGMENT_BYTES, Peer, in_fork
+from tests.engines.local.stores import engine_of
 
 
 @pytest.fixture
@@ -102,6 +103,19 @@ def test_a_fork_waits_for_files_that_are_being_opened_or_closed(store: Store) ->
     assert in_fork(lambda: store.get(b"a")).result() == b"1"
     thread.join()
     assert store.get(b"a") == b"1"
+
+
+def test_a_child_does_not_end_what_the_parent_has_pinned(store: Store) -> None:
+    store.put(b"a", b"1")
+    store.checkpoint()
+    file = engine_of(store)._base.file
+    tree = file.pin()
+    assert tree is not None
+    readers = file._env.readers()
+    assert str(os.getpid()) in readers
+    in_fork(lambda: store.get(b"a")).result()
+    assert str(os.getpid()) in file._env.readers()
+    assert tree.is_sure
 
 
 def test_the_child_s_exit_does_not_harm_the_parent(store: Store) -> None:

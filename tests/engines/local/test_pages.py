@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from ephemera import Store
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
+from tests.engines.local.stores import engine_of, open_local
 
 SIZE_LIMIT = 64 * 1024**2
 KEYS = {
@@ -212,6 +214,31 @@ def test_lmdb_is_never_asked_about_sound_pages(
         store.compact() if round_ % 5 == 4 else store.checkpoint()
         for n in range(1_000):
             assert store.get(b"%d" % n) in (None, b"x" * (n % 5_000))
+
+
+def test_lmdb_is_asked_where_the_file_cannot_be_mapped_twice(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "no room for addresses")
+
+    monkeypatch.setattr("ephemera.engines.local.base_tier.Mapping", refuse)
+    store = open_store()
+    store.put("a", "1")
+    store.checkpoint()
+    assert (store.get("a"), store.get("b")) == (b"1", None)
+
+
+def test_lmdb_is_asked_where_the_size_of_the_file_is_unknown(path: Path) -> None:
+    with open_local(path) as store:
+        store.put("a", "1")
+        store.checkpoint()
+        file = engine_of(store)._base.file
+        fd, file._fd = file._fd, -1
+        try:
+            assert (store.get("a"), store.get("b")) == (b"1", None)
+        finally:
+            file._fd = fd
 
 
 def test_lmdb_is_asked_where_pages_do_not_say(

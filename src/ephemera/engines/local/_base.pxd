@@ -11,7 +11,7 @@ from ephemera.engines.local._pages cimport Tree
 
 cdef enum:
     ROW_AT = 4                 # where the row begins in a base value
-    BASE_KEY_BYTES_MAX = 2048
+    BASE_KEY_BYTES_MAX = 2048  # no key is so long (KEY_BYTES_MAX)
 
 cdef bint open_row(Piece base_key, Piece stored, RowHead *head) except -1
 cdef Py_ssize_t pack_key_to(char *out, uint32_t family, Piece key) noexcept nogil

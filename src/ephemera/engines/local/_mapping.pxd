@@ -1,4 +1,10 @@
 # Mapped files, for compiled callers. See _mapping.pyx.
+cdef extern from *:
+    """
+    static inline void eph_prefetch(const void *at) { __builtin_prefetch(at); }
+    """
+    void eph_prefetch(const void *at) noexcept nogil
+
 cdef int sync_mapped(char *memory, Py_ssize_t start, Py_ssize_t end) noexcept nogil
 
 cdef class Mapping:

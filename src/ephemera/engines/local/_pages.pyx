@@ -25,15 +25,14 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from ephemera.core._access cimport Piece
+from ephemera.engines.local._mapping cimport eph_prefetch
 
 import sys
 
 cdef extern from *:
     """
     #define EPH_SEEN() __atomic_thread_fence(__ATOMIC_ACQUIRE)
-    #define EPH_FORESEE(at) __builtin_prefetch(at)
     """
-    void EPH_FORESEE(const void *at) noexcept nogil
     void EPH_SEEN() noexcept nogil
 
 cdef enum:
@@ -222,7 +221,7 @@ cdef inline void _foresee(const char *page, uint64_t count) noexcept nogil:
     """Have the nodes on their way from memory that the first three steps of a search may look at."""
     cdef uint64_t eighth
     for eighth in range(<uint64_t> 1, <uint64_t> 8):
-        EPH_FORESEE(page + HEADER_BYTES + _u16(page + HEADER_BYTES + 2 * (eighth * count >> 3)))
+        eph_prefetch(page + HEADER_BYTES + _u16(page + HEADER_BYTES + 2 * (eighth * count >> 3)))
 
 
 cdef inline const char *_node(

@@ -41,18 +41,13 @@ from ephemera.engines.local._base cimport (
     pack_key_of,
     pack_row_of,
 )
+from ephemera.engines.local._mapping cimport eph_prefetch
 from ephemera.engines.local._control cimport eph_load32, eph_load64, eph_store32, eph_store64
 
 from ephemera.core.errors import CorruptStore, InvalidArgument
 
 cdef extern from "_crc32c.h" nogil:
     uint32_t eph_crc32c_portable(uint32_t crc, const void *data, size_t n)
-
-cdef extern from *:
-    """
-    static inline void eph_prefetch(const void *at) { __builtin_prefetch(at); }
-    """
-    void eph_prefetch(const void *at) nogil
 
 eph_crc_setup()
 
@@ -543,8 +538,7 @@ cdef inline const Record *_record_of(const char *start, const Sortable *one) noe
 
 cdef inline bint _is_same_key(const char *start, const Sortable *a, const Sortable *b) noexcept nogil:
     cdef const Record *x = _record_of(start, a)
-    cdef const Record *y = _record_of(start, b)
-    return _compare_keys(x.family, key_of(x), x.key_size, y.family, key_of(y), y.key_size) == 0
+    return is_key(_record_of(start, b), x.family, key_of(x), x.key_size)
 
 
 cdef inline bint _comes_first(const char *start, const Sortable *a, const Sortable *b) noexcept nogil:

@@ -176,7 +176,6 @@ class BaseFile:
         self.path = path
         self.generation = generation
         self.is_closed = False
-        # A plain lock: the thread that wakes a child's file need not be the one that forked.
         self._beginning = threading.Lock()
         self._short_reads: set[object] = set()
         self._hold: Hold | None = None
@@ -221,7 +220,6 @@ class BaseFile:
         self._held = self._mapping = None
         for view in list(self.views):
             view.abandon()
-        self._short_reads = set()
         _close_environment(self._user)
 
     # -- reads
