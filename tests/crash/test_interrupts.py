@@ -162,3 +162,21 @@ def test_whoever_handles_an_interrupt_can_go_on_with_the_store(
     assert store.check().problems == ()
     store.close()
     assert base_tier._environments == {}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("fatal", range(1, 9))
+def test_a_file_that_nobody_has_any_more_is_let_go_whatever_interrupts_its_end(
+    tmp_path: Path, fatal: int
+) -> None:
+    path = tmp_path / "00000001.mdb"
+    path.touch()
+    held = [base_tier.BaseFile(path, 1)]
+    held[0].open(2**26, creates=True)
+    sys.settrace(Moments(fatal))
+    try:
+        held.clear()
+    finally:
+        sys.settrace(None)
+    base_tier._close_released()
+    assert base_tier._environments == {}

@@ -182,8 +182,8 @@ class BaseFile:
         self._held: ReadTransaction | None = None
         self._mapping: Mapping | None = None
         self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
-        self._user = object()
-        weakref.finalize(self, _released.append, self._user).atexit = False
+        # No function of Python is called at the end, so no interrupt comes before its work is done.
+        self._user = weakref.ref(self, _released.append)
 
     def open(self, size_limit: int, *, creates: bool = False) -> None:
         """Make it ready for transactions, until `close`."""
@@ -541,6 +541,7 @@ def _unsealed(name: bytes, stored: bytes) -> bytes:
 # LMDB must not open a file twice in one process, so the stores of a process that share a path
 # share its environment and the handles of its trees.
 Trees = tuple[lmdb._Database, lmdb._Database, lmdb._Database, lmdb._Database]
+_User: TypeAlias = weakref.ref[BaseFile]
 _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
 
 
@@ -549,22 +550,22 @@ class _Environment(NamedTuple):
     file: io.FileIO
     mapping: Mapping | None
     trees: Trees
-    users: set[object]
+    users: list[_User]
 
 
 _environments: dict[tuple[int, int], _Environment] = {}
 _opening = threading.Lock()
-_released: deque[object] = deque()
+_released: deque[_User] = deque()
 """Users that are gone. Their end may come anywhere, with `_opening` taken too: others close what they used."""
 
 
-def _open_environment(path: Path, user: object, size_limit: int, *, creates: bool) -> _Environment:
+def _open_environment(path: Path, user: _User, size_limit: int, *, creates: bool) -> _Environment:
     with _opening:
         identity = _identity(path)
         known = _environments.get(identity)
         if known is None:
             known = _environments[identity] = _open_anew(path, size_limit, creates=creates)
-        known.users.add(user)
+        known.users.append(user)
         return known
 
 
@@ -590,7 +591,7 @@ def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
         )
         try:
             trees = _open_trees(env, file.fileno(), creates=creates)
-            return _Environment(env, file, _map(file, size_limit), trees, set())
+            return _Environment(env, file, _map(file, size_limit), trees, [])
         except BaseException:
             # At once, and not when the traceback goes: whoever handles it may open this file again.
             env.close()
@@ -657,20 +658,21 @@ def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
     return meta, rows, deadlines, untold
 
 
-def _close_environment(user: object) -> None:
+def _close_environment(user: _User) -> None:
     """Let go of the file, if it is open; the last user closes it."""
     with _opening:
         _let_go(user)
 
 
-def _let_go(user: object) -> None:
+def _let_go(user: _User) -> None:
     # Whatever interrupts this, the next one to let go of anything finds what was left.
     for identity, known in list(_environments.items()):
-        if known.users <= {user}:
+        if all(one is user for one in known.users):
             known.env.close()
             known.file.close()
             del _environments[identity]
-        known.users.discard(user)
+        elif user in known.users:
+            known.users.remove(user)
 
 
 # Whoever forks waits for what is being opened or closed: the child has the same table.
