@@ -13,7 +13,7 @@ from libc.math cimport rint
 from libc.stdint cimport int64_t
 
 from ephemera.core._access cimport CompiledAccess, Live, piece_of
-from ephemera.core._clock cimport SteadyClock
+from ephemera.core._clock cimport Now
 from ephemera.core._row cimport NEVER
 
 from ephemera.core.arguments import (
@@ -47,7 +47,7 @@ cdef class OneKey:
     cdef object access_get
     cdef object access_put
     cdef CompiledAccess compiled
-    cdef SteadyClock steady
+    cdef Now now
 
     def __init__(self, access, ref, clock, store_ttl_ms):
         self._access = access
@@ -57,13 +57,10 @@ cdef class OneKey:
         self.access_get = access.get
         self.access_put = access.put
         self.compiled = getattr(access, "compiled", None)
-        self.steady = clock if type(clock) is SteadyClock else None
+        self.now = Now(clock)
 
     def _lifetime(self, now_ms, ttl, at, idle):
         raise TypeError("_lifetime")
-
-    cdef inline int64_t _instant(self) except? -1:
-        return self._now_ms() if self.steady is None else self.steady.read_ms()
 
     def get(self, key, default=None, max_age=None):
         """The value, or `default` when the key is absent, dead, or written longer ago than `max_age`.
@@ -84,7 +81,7 @@ cdef class OneKey:
         cdef Live live
         if self.compiled is None:
             return self.access_get(self._ref, key, self._now_ms())
-        holder = self.compiled.find(self._ref, piece_of(key), self._instant(), &live)
+        holder = self.compiled.find(self._ref, piece_of(key), self.now.ms(), &live)
         if holder is None:
             return None
         return PyBytes_FromStringAndSize(live.value.start, live.value.size)
@@ -114,7 +111,7 @@ cdef class OneKey:
             data = encode_value(value)
         if durable is not None:
             check_durable(durable)
-        now_ms = self._instant()
+        now_ms = self.now.ms()
         if at is None and idle is None:
             deadline_ms = self._usual_deadline(now_ms, ttl)
             if deadline_ms:

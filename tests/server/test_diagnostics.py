@@ -223,6 +223,7 @@ def test_slow_commands_are_logged_the_latest_first(
     clock: ManualClock, server: Server, client: Client
 ) -> None:
     server.settings.slowlog_log_slower_than = -1  # however slow this machine is just now
+    server.review()
     client("CLIENT", "SETNAME", "ada")
     client.session.address = "10.0.0.1:5"
     client("CONFIG", "SET", "slowlog-log-slower-than", 0)
@@ -231,12 +232,14 @@ def test_slow_commands_are_logged_the_latest_first(
         client("SET", "key", number)
     client("CONFIG", "SET", "slowlog-log-slower-than", -1)
     number, at, micros, args, address, name = client("SLOWLOG", "GET")[0]
-    assert (number, at, address, name) == (11, START_S + 12, b"10.0.0.1:5", b"ada")
+    assert (number, at, address, name) == (12, START_S + 12, b"10.0.0.1:5", b"ada")
     assert args == [b"SET", b"key", b"11"]
     assert micros >= 0
-    assert client("SLOWLOG", "LEN") == len(client("SLOWLOG", "GET", -1)) == 12
+    assert client("SLOWLOG", "LEN") == len(client("SLOWLOG", "GET", -1)) == 13
     assert len(client("SLOWLOG", "GET")) == 10
-    assert [entry[0] for entry in client("SLOWLOG", "GET", 2)] == [11, 10]
+    assert [entry[0] for entry in client("SLOWLOG", "GET", 2)] == [12, 11]
+    # The command that set the limit was measured by it.
+    assert client("SLOWLOG", "GET", -1)[-1][3][:2] == [b"CONFIG", b"SET"]
     assert client("SLOWLOG", "RESET") == b"OK"
     assert client("SLOWLOG", "GET") == []
 

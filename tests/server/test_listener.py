@@ -166,6 +166,7 @@ def test_a_fault_outside_a_handler_closes_its_connection_and_no_other(
         good, bad = await connect(), await connect()
         await ask(good, wire("PING"), b"+PONG\r\n")
         listener.server.settings.slowlog_log_slower_than = 0
+        listener.server.review()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(listener.server, "note_slow", broken)
             bad[1].write(wire("PING"))

@@ -203,6 +203,7 @@ def test_a_renamed_command_has_only_its_new_name(clock: ephemera.ManualClock) ->
 
 def test_calls_failures_and_slow_commands_are_counted(client: Client, server: Server) -> None:
     server.settings.slowlog_log_slower_than = 0
+    server.review()
     client("SET", "a", "x")
     client.error("INCR", "a")
     client.error("INCR")

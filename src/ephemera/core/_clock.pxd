@@ -22,6 +22,12 @@ cdef class SteadyClock:
     cdef int64_t _boot(self) except? -1
     cdef int64_t _believe(self, int64_t seen, int64_t offset) noexcept
 
+
+cdef class Now:
+    cdef SteadyClock steady
+    cdef object now_ms
+    cdef int64_t ms(self) except? -1
+
 # Absolute instants, for waits.
 cdef void monotonic_after(timespec *out, long ms) noexcept nogil
 cdef void wall_after(timespec *out, long ms) noexcept nogil

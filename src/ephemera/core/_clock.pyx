@@ -171,3 +171,14 @@ cdef class SteadyClock:
         self.own_offset = eph_load(self.offset)
         self.offset = &self.own_offset
         self.memory = None
+
+
+cdef class Now:
+    """Any clock, as compiled code asks it: the system's without a call of Python."""
+
+    def __init__(self, clock):
+        self.steady = clock if type(clock) is SteadyClock else None
+        self.now_ms = clock.now_ms
+
+    cdef int64_t ms(self) except? -1:
+        return self.now_ms() if self.steady is None else self.steady.read_ms()

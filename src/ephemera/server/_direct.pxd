@@ -3,6 +3,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._access cimport CompiledAccess, Live, Piece, Touched
+from ephemera.core._clock cimport Now
 from ephemera.core._counter cimport Addition
 from ephemera.resp._requests cimport PlainParser
 
@@ -36,13 +37,13 @@ cdef class Tally:
     cdef public list listeners
     cdef public bint tells_new_keys
     cdef public bint tells_misses
-    cdef public object settings
+    cdef public double slow_ns
+    cdef public Now now
     cdef char *spare
     cdef Py_ssize_t spare_room
     cdef list owed
 
     cdef int settle(self) except -1
-    cdef double slow_ns(self) except -1
 
 
 cdef class Counted:
@@ -74,7 +75,6 @@ cdef class Keys:
     cdef object engine_get
     cdef object engine_put
     cdef object engine_update
-    cdef object now_ms
     cdef bint has_default
     cdef CompiledAccess compiled
     cdef Addition addition
@@ -116,12 +116,10 @@ cdef class Answering:
     cdef readonly PlainParser parser
     cdef dict by_name
     cdef Names names
-    cdef object now_ms
     cdef list messages
     cdef char *out
     cdef Py_ssize_t size, room
     cdef int64_t began_ns, took_ns
-    cdef double slow_ns
 
     cdef int take(self, const char *data, Py_ssize_t size) except -1
     cdef bytes taken(self)

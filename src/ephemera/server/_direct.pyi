@@ -1,6 +1,7 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ephemera.core._clock import Now
 from ephemera.core._counter import Addition
 from ephemera.core.keyvalue import KeyValue
 from ephemera.resp.parser import Parser, Request
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from ephemera.server.database import Database
     from ephemera.server.server import OnChange, Server
     from ephemera.server.session import Session
-    from ephemera.server.settings import Settings
     from ephemera.server.table import Command, Handler
 
 POSTPONED: Simple
@@ -27,7 +27,8 @@ class Tally:
     listeners: list[OnChange]
     tells_new_keys: bool
     tells_misses: bool
-    settings: Settings
+    slow_ns: float
+    now: Now
 
 class Counted:
     handler: Handler
@@ -83,7 +84,6 @@ class Answering:
         parser: Parser,
         by_name: dict[bytes, Command],
         names: Names,
-        now_ms: Callable[[], int],
     ) -> None: ...
     def answer_specially(self, args: Request) -> tuple[Command | None, Reply]: ...
     def refuse(self, command: Command, error: Exception) -> Reply: ...

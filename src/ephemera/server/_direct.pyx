@@ -18,7 +18,6 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
@@ -52,7 +51,8 @@ cdef enum:
 
 
 cdef class Tally:
-    """What a server counts, and what it has to tell whom.
+    """What a server counts, and what it has to tell whom. `slow_ns` is from how many nanoseconds on it
+    wants to know of a command.
 
     It also keeps one buffer for replies: the sessions of a server answer one after another, and
     most of them are idle at any time.
@@ -60,16 +60,6 @@ cdef class Tally:
 
     def __cinit__(self, *args, **options):
         self.owed = []
-
-    cdef double slow_ns(self) except -1:
-        """From how many nanoseconds on `note_slow` wants to know of a command."""
-        cdef double spike_ns, micros
-        settings = self.settings
-        if settings.latency_tracking:
-            return 0
-        micros = settings.slowlog_log_slower_than
-        spike_ns = <double> settings.latency_monitor_threshold * 1e6 or INFINITY
-        return spike_ns if micros < 0 else min(micros * 1000, spike_ns)
 
     def __dealloc__(self):
         PyMem_Free(self.spare)
@@ -167,7 +157,6 @@ cdef class Keys:
             self.has_default = self.ref.default_ttl_ms is not None or space.default_ttl is not None
             self.engine_get, self.engine_put = engine.get, engine.put
             self.engine_update = engine.update
-            self.now_ms = engine.clock.now_ms
             self.compiled = getattr(engine, "compiled", None)
             self.addition = strict_addition(0)
 
@@ -186,7 +175,7 @@ cdef class Keys:
 
     cdef object _value(self, bytes key):
         if self._is_plain(key):
-            return self.engine_get(self.ref, key, self.now_ms())
+            return self.engine_get(self.ref, key, self.tally.now.ms())
         return self.space_get(key)
 
     def peek(self, bytes key not None):
@@ -218,7 +207,7 @@ cdef class Keys:
             return False
         if self.tally.tells_new_keys or (ttl_ms is None and self._has_default()):
             return False
-        instant = self.now_ms()
+        instant = self.tally.now.ms()
         deadline = _NEVER_MS
         if ttl_ms is not None:
             now_ms, life_ms = instant, ttl_ms
@@ -261,7 +250,7 @@ cdef class Keys:
 
     cdef object find(self, Piece key, Live *live):
         """What keeps a live value in its place, or None; counted as a hit or a miss."""
-        return self._found(key, self.now_ms(), live)
+        return self._found(key, self.tally.now.ms(), live)
 
     cdef object _found(self, Piece key, int64_t now_ms, Live *live):
         holder = self.compiled.find(self.ref, key, now_ms, live)
@@ -275,7 +264,7 @@ cdef class Keys:
         """The milliseconds that a key has left: -1 without a deadline, -2 without the key; counted as
         a hit or a miss."""
         cdef Live live
-        cdef int64_t now_ms = self.now_ms()
+        cdef int64_t now_ms = self.tally.now.ms()
         if self._found(key, now_ms, &live) is None:
             return -2
         return -1 if live.deadline_ms == NEVER else live.deadline_ms - now_ms
@@ -285,7 +274,7 @@ cdef class Keys:
         cdef int64_t now_ms, deadline_ms = NEVER
         if value.size > _VALUE_BYTES_MAX or (ttl_ms == 0 and self._has_default()):
             return False
-        now_ms = self.now_ms()
+        now_ms = self.tally.now.ms()
         if ttl_ms:
             if not 0 < ttl_ms <= _DEADLINE_MS_MAX - now_ms:
                 return False
@@ -302,7 +291,7 @@ cdef class Keys:
         for i in range(0, 2 * count, 2):
             if not 0 < pairs[i].size <= _KEY_BYTES_MAX or pairs[i + 1].size > _VALUE_BYTES_MAX:
                 return False
-        self.compiled.store_all(self.ref, pairs, count, self.now_ms())
+        self.compiled.store_all(self.ref, pairs, count, self.tally.now.ms())
         self.tally.changes += count
         return True
 
@@ -326,7 +315,7 @@ cdef class Keys:
 
     cdef Touched renew(self, Piece key, int64_t ttl_ms) except *:
         """Let a key live for so many milliseconds from now on."""
-        cdef int64_t now_ms = self.now_ms()
+        cdef int64_t now_ms = self.tally.now.ms()
         cdef Touched touched
         if not 0 < ttl_ms <= _DEADLINE_MS_MAX - now_ms:
             return TOO_LATE
@@ -356,13 +345,12 @@ cdef class Answering:
 
     def __init__(
         self, Tally tally not None, PlainParser parser not None, dict by_name not None,
-        Names names not None, now_ms
+        Names names not None
     ):
         self.tally = tally
         self.parser = parser
         self.by_name = by_name
         self.names = names
-        self.now_ms = now_ms
         self.messages = []
 
     def __dealloc__(self):
@@ -402,7 +390,7 @@ cdef class Answering:
         """Answer the requests that these bytes complete, into `out`: `taken` has it, or `give_back`."""
         cdef const char *at = data
         self._begin()
-        self.active_ms = self.now_ms()
+        self.active_ms = self.tally.now.ms()
         self.tally.input_bytes += size
         if not self.has_waiting and not self.parser.has_unread:
             at = self._answer_plain(data, data + size)
@@ -414,7 +402,6 @@ cdef class Answering:
         self.is_answering = True
         self.size = 0
         self.began_ns = elapsed_ns()
-        self.slow_ns = self.tally.slow_ns()
         if self.out == NULL:
             self.out, self.room = self.tally.spare, self.tally.spare_room
             self.tally.spare, self.tally.spare_room = NULL, 0
@@ -527,7 +514,7 @@ cdef class Answering:
         self.began_ns = now_ns
         command.calls += 1
         command.spent_ns += self.took_ns
-        return self.took_ns >= self.slow_ns
+        return self.took_ns >= self.tally.slow_ns
 
     cdef int _note_slow(self, Counted command, list args) except -1:
         self.tally.note_slow(self, command, args, self.took_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import ephemera
 from ephemera import Family, Store, Transaction
+from ephemera.core._clock import Now
 from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.keyvalue import Gathers, KeyValue
 from ephemera.core.options import Durability
@@ -98,7 +100,7 @@ class Server(Tally):
         self.families = families
         self.settings = settings or Settings()
         self.commands = Commands(self.settings.renamed)
-        self.now_ms = store.clock.now_ms
+        self.now, self.now_ms = Now(store.clock), store.clock.now_ms
         self.started_ms = self.now_ms()
         self.clients: dict[int, Session] = {}
         self.listeners = []
@@ -113,6 +115,7 @@ class Server(Tally):
         self.settings.dir = str(self.saving.directory or "")
         self.slowlog = SlowLog(self.settings)
         self.latency = Latency(self.settings)
+        self.slow_ns = self._slow_ns()
         self.rates = Rates(self.started_ms)
         self.errors: Counter[str] = Counter()
         self.connections = 0
@@ -251,6 +254,7 @@ class Server(Tally):
     def review(self) -> None:
         """Let all that depends on settings, monitors and pauses follow a change of them."""
         self.slowlog.trim()
+        self.slow_ns = self._slow_ns()
         self.notifications.review()
         for session in self.clients.values():
             session.review()
@@ -264,6 +268,15 @@ class Server(Tally):
                 session.wake()
 
     # --- counters -----------------------------------------------------------------------------
+
+    def _slow_ns(self) -> float:
+        """From how many nanoseconds on `note_slow` has something to note."""
+        settings = self.settings
+        if settings.latency_tracking:
+            return 0
+        spike_ns = settings.latency_monitor_threshold * 1e6 or math.inf
+        slow_ns = settings.slowlog_log_slower_than * 1e3
+        return spike_ns if slow_ns < 0 else min(slow_ns, spike_ns)
 
     def note_slow(
         self, session: Session, command: Command, args: list[bytes], took_ns: int

@@ -50,9 +50,7 @@ class Session(Answering):
     def __init__(self, server: Server, *, address: str = "", local_address: str = "") -> None:
         self._limits = Limits()
         commands = server.commands
-        super().__init__(
-            server, Parser(self._limits), commands.by_name, commands.in_place, server.now_ms
-        )
+        super().__init__(server, Parser(self._limits), commands.by_name, commands.in_place)
         self.server = server
         self.address = address
         self.local_address = local_address

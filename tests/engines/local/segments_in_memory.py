@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ephemera.core.clock import ManualClock
 from ephemera.core.row import NEVER_MS, Row, decode_row
 from ephemera.engines.local._base import RowReader
 from ephemera.engines.local._control import CONTROL_BYTES, Control
@@ -34,7 +35,7 @@ class MemoryStack(SegmentStack):
     def __init__(self, size: int = 8192, allocate: Callable[[int], Memory] = zeroed) -> None:
         super().__init__(
             Control(bytearray(CONTROL_BYTES), is_first=True, hash_seed=HASH_SEED),
-            now_ms=lambda: NOW_MS,
+            clock=ManualClock(NOW_MS),
             lock_timeout=5.0,
             is_read_only=False,
             syncs_each=False,

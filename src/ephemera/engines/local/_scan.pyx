@@ -8,7 +8,7 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport int64_t, uint32_t
 
-from ephemera.core._clock cimport SteadyClock
+from ephemera.core._clock cimport Now
 from ephemera.core._row cimport is_dead_ms
 from ephemera.engines.local._segment cimport Cut
 
@@ -65,15 +65,13 @@ def merged_rows(Cut cut not None, below, bytes start not None, bytes end not Non
 
 def live_rows(state, rows, clock, now_ms):
     """The rows that are alive at `now_ms`; without it, when they are handed out. Ends `state`."""
-    cdef SteadyClock steady = clock if now_ms is None and type(clock) is SteadyClock else None
+    cdef Now now = Now(clock) if now_ms is None else None
     cdef int64_t instant = 0 if now_ms is None else now_ms
     base = state.base
     try:
         for pair in rows:
-            if steady is not None:
-                instant = steady.read_ms()
-            elif now_ms is None:
-                instant = clock.now_ms()
+            if now is not None:
+                instant = now.ms()
             if not is_dead_ms(_deadline_ms(pair), instant):
                 yield pair
                 if base.is_closed:

@@ -66,6 +66,7 @@ cdef enum:
     RADIX_DEPTH_MAX = 8      # times that a group is sorted so again; each takes 16 KiB of the stack
     BYTES_PER_SLOT = 128     # records of an ordinary size fill a segment before chains grow
     SLOTS_MIN = 64
+    RECORDS_FORESEEN = 16    # by a walk in the order of keys
 
 
 def slots_for(uint64_t size) -> int:
@@ -838,6 +839,7 @@ cdef class Cursor:
     cdef Run run
     cdef uint64_t limit
     cdef Py_ssize_t low, high      # what is left of the run: [low, high)
+    cdef Py_ssize_t foreseen       # up to where records are on their way from memory
     cdef bint is_reverse
     cdef Record *record            # where the walk stands; NULL at its end
     cdef uint64_t position
@@ -849,6 +851,15 @@ cdef class Cursor:
             return self.run.repeats[i]
         a = _record_at(self.segment, self.run.at[i - 1])
         return is_key(_record_at(self.segment, self.run.at[i]), a.family, key_of(a), a.key_size)
+
+    cdef inline void _foresee(self) noexcept:
+        """Have the records that follow fetched: in the order of their keys they lie anywhere."""
+        cdef Py_ssize_t until = min(self.low + RECORDS_FORESEEN, self.high)
+        while self.foreseen < until:
+            if self.run.repeats == NULL or not self.run.repeats[self.foreseen]:
+                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen])
+                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen] + 64)
+            self.foreseen += 1
 
     cdef int advance(self) except -1:
         """Stand on the next key that has a version below the limit."""
@@ -865,6 +876,7 @@ cdef class Cursor:
                 while last + 1 < self.high and self._repeats(last + 1):
                     last += 1
                 self.low = last + 1
+                self._foresee()
             for i in range(first, last + 1):
                 if 8 * <uint64_t> self.run.at[i] < self.limit:
                     self.record = _record_at(self.segment, self.run.at[i])
@@ -879,7 +891,7 @@ cdef Cursor _cursor(Segment segment, uint64_t limit, bytes start, bytes end, bin
     cursor.limit = limit
     cursor.is_reverse = is_reverse
     cursor.run = segment.sorted_run(limit)
-    cursor.low = _lower_bound(segment, cursor.run, start)
+    cursor.low = cursor.foreseen = _lower_bound(segment, cursor.run, start)
     cursor.high = cursor.run.size if end is None else _lower_bound(segment, cursor.run, end)
     cursor.advance()
     return cursor

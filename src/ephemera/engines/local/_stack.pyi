@@ -1,6 +1,7 @@
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 
 from ephemera.core._access import CompiledAccess
+from ephemera.core.clock import Clock
 from ephemera.core.keyvalue import Change, Write
 from ephemera.core.row import Row
 from ephemera.engines.local._base import RowReader
@@ -25,14 +26,15 @@ class SegmentStack(CompiledAccess):
     syncs_each: bool
     is_behind: bool
     wake_before_ms: int
-    now_ms: Callable[[], int]
+    @property
+    def clock(self) -> Clock: ...
     reader: RowReader
     commit: GroupCommit
     def __init__(
         self,
         control: Control,
         *,
-        now_ms: Callable[[], int],
+        clock: Clock,
         lock_timeout: float,
         is_read_only: bool,
         syncs_each: bool,

@@ -19,6 +19,7 @@ from ephemera.core._access cimport (
     Touched,
     piece_of,
 )
+from ephemera.core._clock cimport Now
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, write_digits
 from ephemera.core._row cimport (
     NEVER,
@@ -174,14 +175,16 @@ cdef class SegmentStack(CompiledAccess):
     cdef public bint syncs_each
     cdef public bint is_behind
     cdef public int64_t wake_before_ms
-    cdef public object now_ms
+    cdef readonly object clock
+    cdef Now now
     cdef public RowReader reader
     cdef public GroupCommit commit
 
-    def __init__(self, Control control not None, *, now_ms, double lock_timeout,
+    def __init__(self, Control control not None, *, clock, double lock_timeout,
                  bint is_read_only, bint syncs_each):
         self.control = control
-        self.now_ms = now_ms
+        self.clock = clock
+        self.now = Now(clock)
         self.lock_timeout = lock_timeout
         self.is_read_only = is_read_only
         self.syncs_each = syncs_each
@@ -561,7 +564,7 @@ cdef class SegmentStack(CompiledAccess):
         self._enter()
         try:
             _check_family(family)
-            now_ms = self.now_ms()
+            now_ms = self.now.ms()
             row = self._live_row(family.id, key, now_ms)
             new = change(row, now_ms)
             if new is row:
@@ -590,7 +593,7 @@ cdef class SegmentStack(CompiledAccess):
         self, uint32_t family, Piece key, Addition addition, Written *written
     ) except -1:
         """Whether there is a sum, which is then stored with the lifetime that the counter had."""
-        cdef int64_t now_ms = self.now_ms()
+        cdef int64_t now_ms = self.now.ms()
         cdef RowHead times
         cdef Piece value
         cdef char digits[DIGITS_BYTES_MAX]
@@ -623,7 +626,7 @@ cdef class SegmentStack(CompiledAccess):
         self._enter()
         try:
             _check_family(family)
-            now_ms = self.now_ms()
+            now_ms = self.now.ms()
             if self._live(family.id, key, now_ms, &times, &value) is None:
                 return False
             times = _times(now_ms, NEVER, 0, NEVER)
@@ -642,7 +645,7 @@ cdef class SegmentStack(CompiledAccess):
         self._enter()
         try:
             _check_family(ref)
-            now_ms = self.now_ms()
+            now_ms = self.now.ms()
             if is_dead_ms(deadline_ms, now_ms):
                 return TOO_LATE
             holder = self._live(ref.id, key, now_ms, &times, &value)
@@ -667,7 +670,7 @@ cdef class SegmentStack(CompiledAccess):
             return
         self._enter()
         try:
-            where = self.append_batch(writes, self.now_ms())
+            where = self.append_batch(writes, self.now.ms())
         finally:
             self.control.writer.release()
         self.acknowledge_batch(where, durable)

@@ -220,7 +220,7 @@ class LocalEngine:
             self._layout,
             self._files,
             self._base,
-            now_ms=self.clock.now_ms,
+            clock=self.clock,
             lock_timeout=self._options.lock_timeout,
             is_read_only=self.is_read_only,
             syncs_each=self._options.durability == "commit",

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ephemera.core.clock import elapsed_ns
+from ephemera.core.clock import Clock, elapsed_ns
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
 from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control
@@ -49,7 +49,7 @@ class Segments(SegmentStack):
         files: Files,
         base: BaseTier,
         *,
-        now_ms: Callable[[], int],
+        clock: Clock,
         lock_timeout: float,
         is_read_only: bool,
         syncs_each: bool,
@@ -58,7 +58,7 @@ class Segments(SegmentStack):
     ) -> None:
         super().__init__(
             control,
-            now_ms=now_ms,
+            clock=clock,
             lock_timeout=lock_timeout,
             is_read_only=is_read_only,
             syncs_each=syncs_each,
@@ -69,7 +69,7 @@ class Segments(SegmentStack):
         self._segment_bytes = segment_bytes
         self.commit = GroupCommit(
             control,
-            now_ms=now_ms,
+            now_ms=clock.now_ms,
             sync=self._sync_all,
             syncs_directly=files.syncs_directly,
             timeout=SYNC_TIMEOUT,
@@ -188,7 +188,7 @@ class Segments(SegmentStack):
                     number=number,
                     previous_head=previous_head,
                     salt=int.from_bytes(os.urandom(8), "little"),
-                    created_ms=self.now_ms(),
+                    created_ms=self.clock.now_ms(),
                 ),
             )
         except EphemeraError:
@@ -337,7 +337,7 @@ class Segments(SegmentStack):
         self.look()
         syncs = 0
         done_number, done_position = self.control.synced
-        now_ms = self.now_ms()
+        now_ms = self.clock.now_ms()
         # Oldest first: what is synced of a segment implies that all before it is.
         for segment, mapped in reversed(self._mapped.values()):
             position = segment.position
