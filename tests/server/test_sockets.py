@@ -163,3 +163,28 @@ def test_a_fault_of_one_client_costs_the_others_nothing(
     sockets.serve()
     assert [first.read(), faulty.read(), last.read()] == [b"+PONG\r\n", b"", b"+PONG\r\n"]
     assert [first.fault, faulty.fault, last.fault] == [None, fault, None]
+
+
+def test_who_sends_something_meanwhile_is_served_in_the_same_turn(
+    connect: Callable[[], Connection], sockets: Sockets
+) -> None:
+    listener, publisher, late = connect(), connect(), connect()
+    listener.client.send(wire("SUBSCRIBE", "news"))
+    sockets.serve()
+    listener.session.transmit = lambda _: late.client.send(wire("PING"))
+    publisher.client.send(wire("PUBLISH", "news", "one"))
+    sockets.serve()
+    assert (publisher.read(), late.read()) == (b":1\r\n", b"+PONG\r\n")
+
+
+def test_a_turn_ends_however_much_clients_send(
+    connect: Callable[[], Connection], sockets: Sockets
+) -> None:
+    listener, publisher = connect(), connect()
+    listener.client.send(wire("SUBSCRIBE", "news"))
+    sockets.serve()
+    request = wire("PUBLISH", "news", "one")
+    listener.session.transmit = lambda _: publisher.client.send(request)
+    publisher.client.send(request)
+    sockets.serve()
+    assert publisher.read() == b":1\r\n" * 16

@@ -412,7 +412,7 @@ cdef class Answering:
         cdef Ahead ahead
         cdef Py_ssize_t i
         while at != end and self._look_ahead(at, end, &ahead):
-            if ahead.count > 1 and self.is_direct:
+            if self.is_direct:
                 self._foresee(&ahead)
             for i in range(ahead.count):
                 at = ahead.ends[i]

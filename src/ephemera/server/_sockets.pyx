@@ -71,7 +71,8 @@ cdef extern from *:
 IS_AVAILABLE = bool(EPH_HAS_EPOLL)
 
 cdef enum:
-    EVENTS_MAX = 256             # clients that one turn of the loop serves
+    EVENTS_MAX = 256             # clients that are served without another look who else is ready
+    CLIENTS_A_TURN = 16          # after so many the loop has its turn: to go round it costs as much as a request
     INPUT_BYTES = 256 * 1024     # that one client's turn reads
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
 
@@ -201,8 +202,16 @@ cdef class Sockets:
         connection.fd = -1
 
     def serve(self) -> None:
-        """Read and answer every client that has sent something, once."""
-        cdef int count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
+        """Read and answer every client that has sent something, and if those were few, who has since."""
+        cdef int served = 0, count
+        while served < CLIENTS_A_TURN:
+            count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
+            if count <= 0:
+                break
+            self._serve_some(count)
+            served += count
+
+    cdef int _serve_some(self, int count) except -1:
         cdef int i
         try:
             for i in range(count):
@@ -211,6 +220,7 @@ cdef class Sockets:
                     self.tally.settle()
         finally:
             self.tally.settle()
+        return 0
 
     cdef int _serve_one(self, int fd) except -1:
         # It may have been left while others before it were answered.

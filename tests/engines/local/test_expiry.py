@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import ephemera
 from ephemera import Expired, ManualClock, Store, StoreFull
-from ephemera.engines.local import expiry
+from ephemera.core.row import NEVER_MS
+from ephemera.engines.local import engine, expiry
 from tests.engines.local.stores import crash_copy, engine_of, wait_until
 
 TOLD_AT = 256
@@ -521,3 +523,30 @@ def test_what_was_told_of_a_purge_that_broke_off_is_not_told_again(
     other.checkpoint()
     assert told == [b"0", b"1"]
     assert other.purge_expired() == 2
+
+
+@pytest.mark.parametrize("way", ["put", "put_many", "transaction", "incr", "touch"])
+def test_every_way_to_write_a_deadline_wakes_who_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    # In a store of its own it looks for nothing that others may have written.
+    monkeypatch.setattr(engine, "CLOCK_STEP_SECONDS", 3600.0)
+    heard: list[Expired] = []
+    with ephemera.open(tmp_path / "s.eph", exclusive=True) as store:
+        store.on_expire(heard.append)
+        store.put("key", "1")
+        segments = engine_of(store)._segments
+        wait_until(lambda: segments.wake_before_ms == NEVER_MS)
+        if way == "put":
+            store.put("key", "1", ttl=0.001)
+        elif way == "put_many":
+            store.put_many({"key": "1"}, ttl=0.001)
+        elif way == "incr":
+            store.delete("key")
+            store.incr("key", ttl=0.001)
+        elif way == "touch":
+            store.touch("key", ttl=0.001)
+        else:
+            with store.transaction() as txn:
+                txn.put("key", "1", ttl=0.001)
+        wait_until(lambda: keys_of(heard) == [b"key"])

@@ -80,6 +80,8 @@ SWEEP_GRACE_MS = 1_000
 ASLEEP_MS = -(2**63)
 ANNOUNCE_SECONDS = 0.05
 """How often to look for deadlines that other processes wrote; this one's own end the wait."""
+CLOCK_STEP_SECONDS = 1.0
+"""How often to look whether the system's clock was set forward."""
 FOREIGN_CLOCK_SECONDS = 0.005
 """How often to ask a clock that is not the system's."""
 WAIT_SECONDS = 0.01
@@ -540,8 +542,14 @@ class LocalEngine:
         now_ms = self.clock.now_ms()
         next_ms = self._expiry.announce(now_ms)
         self._segments.wake_before_ms = next_ms
-        pause = min(ANNOUNCE_SECONDS, max(0, next_ms - self.clock.now_ms()) / 1000)
-        return pause if self.clock is self._steady else min(pause, FOREIGN_CLOCK_SECONDS)
+        return min(max(0, next_ms - self.clock.now_ms()) / 1000, self._announce_seconds)
+
+    @property
+    def _announce_seconds(self) -> float:
+        """How often to look what dies, if nothing does before."""
+        if self.clock is not self._steady:
+            return FOREIGN_CLOCK_SECONDS
+        return CLOCK_STEP_SECONDS if self._options.exclusive else ANNOUNCE_SECONDS
 
     def _wait_for_checkpoint(self) -> None:
         """Too many segments wait: do a checkpoint here, or wait for the one under way."""
