@@ -80,7 +80,7 @@ cdef class OneKey:
     cdef inline object _value(self, bytes key):
         cdef Live live
         if self.compiled is None:
-            return self.access_get(self._ref, key, self._now_ms())
+            return self.access_get(self._ref, key, self.now.ms())
         holder = self.compiled.find(self._ref, piece_of(key), self.now.ms(), &live)
         if holder is None:
             return None

@@ -247,6 +247,31 @@ def test_a_client_that_does_not_read_holds_a_bounded_amount() -> None:
     serve(scenario)
 
 
+def test_requests_that_wait_are_no_more_than_one_read_brings() -> None:
+    size, key, count = 16_384, "k" * 200, 4_000
+    request = wire("GET", key)
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        await ask((reader, writer), wire("SET", key, b"x" * size), b"+OK\r\n")
+        (session,) = (connection.session for connection in listener.connections)
+        waiting = [0]
+        go_on = session.go_on
+
+        def look() -> bytes:
+            waiting.append(len(session._waiting))
+            return go_on()
+
+        session.go_on = look  # type: ignore[method-assign]  # to see what waits each time
+        writer.write(request * count)
+        one = b"$%d\r\n" % size + b"x" * size + b"\r\n"
+        for _ in range(count):
+            assert await reader.readexactly(len(one)) == one
+        assert 0 < max(waiting) <= 256 * 1024 // len(request)
+
+    serve(scenario)
+
+
 def test_a_client_over_its_output_limit_is_cut_off() -> None:
     async def scenario(listener: Listener, connect: Dialer) -> None:
         reader, writer = await connect()

@@ -188,3 +188,17 @@ def test_a_turn_ends_however_much_clients_send(
     publisher.client.send(request)
     sockets.serve()
     assert publisher.read() == b":1\r\n" * 16
+
+
+def test_a_turn_ends_after_a_client_that_sends_much(
+    connect: Callable[[], Connection], sockets: Sockets
+) -> None:
+    listener, publisher = connect(), connect()
+    listener.client.send(wire("SUBSCRIBE", "news"))
+    sockets.serve()
+    listener.session.transmit = lambda _: publisher.client.send(wire("PING"))
+    publisher.client.send(wire("PUBLISH", "news", "x" * 64 * 1024))
+    sockets.serve()
+    assert publisher.read() == b":1\r\n"
+    sockets.serve()
+    assert publisher.read() == b"+PONG\r\n"

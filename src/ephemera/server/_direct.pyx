@@ -148,6 +148,8 @@ cdef class Keys:
     """
 
     def __init__(self, Tally tally not None, int number, space, engine):
+        if tally.now is None:
+            raise TypeError("a server without a clock")
         self.tally = tally
         self.number = number
         self.space = space
@@ -347,6 +349,8 @@ cdef class Answering:
         self, Tally tally not None, PlainParser parser not None, dict by_name not None,
         Names names not None
     ):
+        if tally.now is None:
+            raise TypeError("a server without a clock")
         self.tally = tally
         self.parser = parser
         self.by_name = by_name

@@ -15,6 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t
 
 from ephemera.server._direct cimport Answering, Tally
 
@@ -73,6 +74,7 @@ IS_AVAILABLE = bool(EPH_HAS_EPOLL)
 cdef enum:
     EVENTS_MAX = 256             # clients that are served without another look who else is ready
     CLIENTS_A_TURN = 16          # after so many the loop has its turn: to go round it costs as much as a request
+    INPUT_BYTES_A_TURN = 64 * 1024    # so much takes longer than that
     INPUT_BYTES = 256 * 1024     # that one client's turn reads
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
 
@@ -204,7 +206,8 @@ cdef class Sockets:
     def serve(self) -> None:
         """Read and answer every client that has sent something, and if those were few, who has since."""
         cdef int served = 0, count
-        while served < CLIENTS_A_TURN:
+        cdef int64_t read_most = self.tally.input_bytes + INPUT_BYTES_A_TURN
+        while served < CLIENTS_A_TURN and self.tally.input_bytes < read_most:
             count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
             if count <= 0:
                 break

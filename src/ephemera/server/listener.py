@@ -191,7 +191,7 @@ class Connection(Receiving, asyncio.Protocol):
             return
         with self._guarded():
             self.finish(self.session.go_on())
-            if not (self.session.is_postponed or self._is_choked or self.transport.is_closing()):
+            if not (self.session.has_waiting or self._is_choked or self.transport.is_closing()):
                 self._resume_reading()
 
     def _go_on_later(self) -> None:
@@ -199,10 +199,10 @@ class Connection(Receiving, asyncio.Protocol):
 
         Nothing is read before: what a client sends meanwhile waits in its socket, and not in memory.
         """
+        self._pause_reading()
         if not self.session.is_postponed:
             self._listener.loop.call_soon(self._go_on)
             return
-        self._pause_reading()
         server = self._listener.server
         left_ms = max(0, server.pause.until_ms - server.now_ms())
         self._listener.loop.call_later(left_ms / 1000, self._wake)

@@ -100,7 +100,10 @@ class Server(Tally):
         self.families = families
         self.settings = settings or Settings()
         self.commands = Commands(self.settings.renamed)
-        self.now, self.now_ms = Now(store.clock), store.clock.now_ms
+        self.now, self.now_ms = (
+            Now(store.clock),
+            store.clock.now_ms,
+        )  # for compiled code, for others
         self.started_ms = self.now_ms()
         self.clients: dict[int, Session] = {}
         self.listeners = []

@@ -855,6 +855,7 @@ cdef class Cursor:
     cdef inline void _foresee(self) noexcept:
         """Have the records that follow fetched: in the order of their keys they lie anywhere."""
         cdef Py_ssize_t until = min(self.low + RECORDS_FORESEEN, self.high)
+        self.foreseen = max(self.foreseen, self.low)
         while self.foreseen < until:
             if self.run.repeats == NULL or not self.run.repeats[self.foreseen]:
                 eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen])
