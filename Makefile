@@ -57,7 +57,7 @@ bench: install ## Measure; ARGS="…" go to python -m bench
 bench-guard: install ## Count instructions per operation and hold them against bench/guard.json
 	$(BIN)/python -m bench.guard $(ARGS)
 
-bench-page: install ## Write docs/benchmarks.md and its plots from bench/results/kept.json
+bench-page: install ## Write docs/benchmarks.md and its plots from the kept results
 	$(BIN)/python -m bench.page
 
 bench-server: install ## Measure the server beside Redis; ARGS="…" go to python -m bench.server

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import plots, report, targets
+from bench import plots, report, server_report, targets
 from bench.machine import ROOT
 from bench.runner import Results
 
-KEPT = Path(__file__).parent / "results" / "kept.json"
+RESULTS = Path(__file__).parent / "results"
+KEPT, KEPT_WIDE, KEPT_SERVER = (
+    RESULTS / name for name in ("kept.json", "kept-every-peer.json", "kept-server.json")
+)
 DOCS = ROOT / "docs"
 PAGE = "benchmarks.md"
 PLOTS = "benchmarks"
@@ -25,9 +28,9 @@ PLOTTED_LATENCIES = ("put_latency", "get_latency")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench-page` from `bench/results/kept.json`, which keeps every round of one run;
-the growth is of two earlier ones of the same day, before rows were read from LMDB's pages: that of 10,000,000 keys,
-ours alone, of one round of the second.
+Written by `make bench-page` from what `bench/results` keeps of three runs, every round of each: one of the peers
+that the targets name, one of every peer, and one of the server. The growth is of two earlier ones of the same day,
+before rows were read from LMDB's pages: that of 10,000,000 keys, ours alone, of one round of the second.
 `make bench` measures anew; `python -m bench --check --huge` holds the figures against the targets below.
 
 Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
@@ -44,10 +47,9 @@ says where the time of a `get` and a `put` goes.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
-    parser.add_argument("--read", type=Path, default=KEPT, metavar="FILE", help="kept results")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the page goes")
     options = parser.parse_args(arguments)
-    for name, text in render(json.loads(options.read.read_text())).items():
+    for name, text in render(*read_kept()).items():
         path: Path = options.docs / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -55,17 +57,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def render(results: Results) -> dict[str, str]:
-    """Every file of the page by its name below docs/; what was not measured has no plot."""
-    files = {f"{PLOTS}/rates.svg": plots.rates(results, PLOTTED_RATES)}
-    if set(PLOTTED_LATENCIES) & set(results["medians"]):
-        files[f"{PLOTS}/latencies.svg"] = plots.latencies(results, PLOTTED_LATENCIES)
-    for operation in ("get", "put") if results.get("growth") else ():
-        files[f"{PLOTS}/growth-{operation}.svg"] = plots.growth(results, operation)
-    shown = "\n\n".join(f"![{Path(name).stem}]({name})" for name in files)
+def read_kept() -> tuple[Results, Results, server_report.Figures]:
+    """What is held against the targets, what every peer did, and what the server did."""
+    kept, wide, server = (json.loads(at.read_text()) for at in (KEPT, KEPT_WIDE, KEPT_SERVER))
+    return kept, wide, server
+
+
+def render(results: Results, wide: Results, server: server_report.Figures) -> dict[str, str]:
+    """Every file of the page by its name below docs/."""
+    files = {
+        f"{PLOTS}/rates.svg": plots.rates(wide, PLOTTED_RATES),
+        f"{PLOTS}/latencies.svg": plots.latencies(wide, PLOTTED_LATENCIES),
+        f"{PLOTS}/growth-get.svg": plots.growth(results, "get"),
+        f"{PLOTS}/growth-put.svg": plots.growth(results, "put"),
+        f"{PLOTS}/server.svg": server_report.plot(server),
+    }
+    shown = {Path(name).stem: f"![{Path(name).stem}]({name})" for name in files}
     verdicts = "\n".join(line for _, line in targets.check(results))
-    met = f"## Targets\n\n```\n{verdicts}\n```"
-    files[PAGE] = "\n".join([INTRODUCTION, shown, "", met, "", report.render(results), ""])
+    files[PAGE] = "\n\n".join(
+        [
+            INTRODUCTION,
+            f"## Targets\n\n```\n{verdicts}\n```",
+            report.render(results),
+            f"{shown['growth-get']}\n\n{shown['growth-put']}",
+            f"# Every peer\n\n{shown['rates']}\n\n{shown['latencies']}",
+            report.render(wide),
+            server_report.render(server),
+            shown["server"] + "\n",
+        ]
+    )
     return files
 
 

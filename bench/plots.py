@@ -27,7 +27,7 @@ def rates(results: Results, workloads: Sequence[str]) -> str:
         cells = _measured(results["medians"].get(workload, {}))
         marks = [(peer, [cell["value"]], f"{cell['value']:,.0f}") for peer, cell in cells]
         panels.append((f"{workload}, operations per second", marks))
-    return _panels(panels)
+    return draw(panels)
 
 
 def latencies(results: Results, workloads: Sequence[str]) -> str:
@@ -39,14 +39,14 @@ def latencies(results: Results, workloads: Sequence[str]) -> str:
             figures = [cell["detail"][name] for name in ("p50", "p99", "max")]
             marks.append((peer, figures, f"p99 {figures[1]:,.1f} µs"))
         panels.append((f"{workload}: p50, p99 and max, µs", marks))
-    return _panels(panels)
+    return draw(panels)
 
 
 def _measured(cells: dict[str, Cell]) -> list[tuple[str, Cell]]:
     return [(peer, cell) for peer, cell in cells.items() if cell["state"] == "measured"]
 
 
-def _panels(panels: Sequence[tuple[str, Marks]]) -> str:
+def draw(panels: Sequence[tuple[str, Marks]]) -> str:
     """Dots on one logarithmic axis for each panel: bars would have no zero to stand on."""
     body: list[str] = []
     top = 10

@@ -18,7 +18,6 @@ import csv
 import json
 import math
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,29 +26,32 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bench import machine, memcached, stalls
 from bench.footprint import cpu_seconds, memory, settled_cpu_seconds
+from bench.server_report import (
+    CPU_AT_MOST,
+    CPU_PIPELINED,
+    DELAY_MS_AT_MOST,
+    MEMORY_AT_MOST,
+    OURS,
+    RATIOS_AT_LEAST,
+    STALL_AT_MOST,
+    THEIRS,
+    UNKEPT,
+    Figures,
+    beside,
+    medians,
+)
 from tests.wire.resp import Wire
 from tests.wire.servers import Process, running, start_ephemera, start_redis
 
 COMMANDS = ("SET", "GET", "INCR")
-RATIOS_AT_LEAST = {
-    1: {"SET": 1.0, "GET": 1.0, "INCR": 1.0},
-    16: {"SET": 1.2, "GET": 1.0, "INCR": 1.0},
-}
-"""Our rate beside Redis's, by how many requests a client sends at once."""
 PIPELINED_REQUESTS = 5
 """How many times more requests a pipelined round has: it takes as long as another then, and what a server does
 once in a while, such as a checkpoint, has the share of a steady load."""
-CPU_AT_MOST = 0.9
-CPU_PIPELINED = 16
-MEMORY_AT_MOST = 1.0
-STALL_AT_MOST = 3.0
-DELAY_MS_AT_MOST = 20.0
 LOAD = ("-c", "50", "-d", "100", "-r", "200000")
-OURS, THEIRS, UNKEPT = "ephemera", "redis", "redis (in memory)"
 RESULTS = Path(__file__).parent / "results"
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -58,8 +60,6 @@ HEAD_START_MS = 500
 """What setting up may take before the first deadline."""
 PATIENCE_SECONDS = 30.0
 """How long after the last deadline events are waited for."""
-
-Figures = dict[str, Any]  # Any: what `json` writes
 
 
 class Round(NamedTuple):
@@ -168,18 +168,13 @@ def benchmark(server: Process, command: str, requests: int, pipelined: int) -> R
 
 
 def _tell_rates(command: str, pipelined: int, found: dict[str, list[Round]], wanted: float) -> bool:
-    pairs = list(zip(found[OURS], found[THEIRS], strict=True))
-    ratio = statistics.median(ours.rate / theirs.rate for ours, theirs in pairs)
-    # A tiny run is over before the kernel has counted anything.
-    costs = [ours.cpu_us / theirs.cpu_us for ours, theirs in pairs if theirs.cpu_us]
-    cost = statistics.median(costs) if costs else math.nan
+    ratio, cost = beside(found)
     print(f"{command:<5} -P {pipelined:<3} {ratio:5.2f} × Redis (at least {wanted:g})")
     is_cheap = pipelined != CPU_PIPELINED or cost <= CPU_AT_MOST
     bound = f" (at most {CPU_AT_MOST:g})" if pipelined == CPU_PIPELINED else ""
     print(f"             {cost:5.2f} × its processor time{bound}")
     for name, rounds in found.items():
-        rate = statistics.median(each.rate for each in rounds)
-        cpu_us = statistics.median(each.cpu_us for each in rounds)
+        rate, cpu_us = medians(rounds)
         print(f"             {name:<18} {rate:>10,.0f}/s  {cpu_us:6.2f} µs each", flush=True)
     return ratio >= wanted and is_cheap
 

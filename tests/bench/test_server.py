@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.server import COMMANDS, RATIOS_AT_LEAST
+from bench.server import COMMANDS
+from bench.server_report import RATIOS_AT_LEAST
 
 ROOT = Path(__file__).parents[2]
 

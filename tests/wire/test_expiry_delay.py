@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.server import DELAY_MS_AT_MOST, expiry_delays_ms, fill, percentile
+from bench.server import expiry_delays_ms, fill, percentile
+from bench.server_report import DELAY_MS_AT_MOST
 from tests.wire.servers import Process, running, start_ephemera
 
 ROUNDING_MS = 2.0

@@ -9,6 +9,7 @@ from ephemera.resp._requests cimport PlainParser
 
 cdef enum:
     AHEAD_MAX = 16
+    SPARES = 16                # buffers for replies that wait for the next session
     PIECES_MAX = 64
     PLACES = 128               # of Names: more than twice as many as there are names
 
@@ -21,11 +22,20 @@ cdef struct Ahead:
     const char *ends[AHEAD_MAX]
 
 
+cdef struct Buffer:
+    char *start
+    Py_ssize_t room
+
+
 cdef class Keys
 cdef class Answering
 
 # Answers a request where its arguments lie; False, with nothing done, where it is not plain.
 ctypedef bint (*InPlace)(Answering, Keys, const Piece *, Py_ssize_t) except -1
+
+
+cdef class Owing:
+    cdef int pay(self) except -1
 
 
 cdef class Tally:
@@ -39,8 +49,8 @@ cdef class Tally:
     cdef public bint tells_misses
     cdef public double slow_ns
     cdef public Now now
-    cdef char *spare
-    cdef Py_ssize_t spare_room
+    cdef Buffer spares[SPARES]
+    cdef int spares_count
     cdef list owed
 
     cdef int settle(self) except -1

@@ -50,30 +50,39 @@ cdef enum:
     NAME_BYTES_MAX = 8
 
 
+cdef class Owing:
+    """Somebody with a reply that is still to go out."""
+
+    cdef int pay(self) except -1:
+        raise TypeError("pay")
+
+
 cdef class Tally:
     """What a server counts, and what it has to tell whom. `slow_ns` is from how many nanoseconds on it
     wants to know of a command.
 
-    It also keeps one buffer for replies: the sessions of a server answer one after another, and
-    most of them are idle at any time.
+    It also keeps a few buffers for replies: most sessions of a server are idle at any time.
     """
 
     def __cinit__(self, *args, **options):
         self.owed = []
 
     def __dealloc__(self):
-        PyMem_Free(self.spare)
+        cdef int i
+        for i in range(self.spares_count):
+            PyMem_Free(self.spares[i].start)
 
     cdef int settle(self) except -1:
         """Send the replies that are `owed` to clients that were answered in this turn."""
         cdef list owed = self.owed
+        cdef Owing client
         if PyList_GET_SIZE(owed):
             self.owed = []
-            for connection in owed:
+            for client in owed:
                 try:
-                    connection.settle()
+                    client.pay()
                 except Exception as error:
-                    connection.failed(error)
+                    client.failed(error)
         return 0
 
 
@@ -403,12 +412,14 @@ cdef class Answering:
         return 0
 
     cdef int _begin(self) except -1:
+        cdef Buffer spare
         self.is_answering = True
         self.size = 0
         self.began_ns = elapsed_ns()
-        if self.out == NULL:
-            self.out, self.room = self.tally.spare, self.tally.spare_room
-            self.tally.spare, self.tally.spare_room = NULL, 0
+        if self.out == NULL and self.tally.spares_count:
+            self.tally.spares_count -= 1
+            spare = self.tally.spares[self.tally.spares_count]
+            self.out, self.room = spare.start, spare.room
         return 0
 
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL:
@@ -643,8 +654,10 @@ cdef class Answering:
         """What was written has been sent, or copied: the next session to answer gets the buffer."""
         self.tally.output_bytes += self.size
         self.is_answering = False
-        if self.tally.spare == NULL and self.room <= OUTPUT_BYTES_KEPT:
-            self.tally.spare, self.tally.spare_room = self.out, self.room
+        if self.out != NULL and self.tally.spares_count < SPARES and self.room <= OUTPUT_BYTES_KEPT:
+            self.tally.spares[self.tally.spares_count].start = self.out
+            self.tally.spares[self.tally.spares_count].room = self.room
+            self.tally.spares_count += 1
         else:
             PyMem_Free(self.out)
         self.out = NULL

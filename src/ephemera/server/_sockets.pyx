@@ -17,7 +17,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 
-from ephemera.server._direct cimport Answering, Tally
+from ephemera.server._direct cimport Answering, Owing, Tally
 
 cdef extern from *:
     """
@@ -79,7 +79,7 @@ cdef enum:
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
 
 
-cdef class Receiving:
+cdef class Receiving(Owing):
     """A session at a transport: what arrives is answered through `write`, or straight to its socket.
 
     Not so where replies wait for the disk (`holds_replies`), nor while something may be in the transport
@@ -117,9 +117,13 @@ cdef class Receiving:
 
     def settle(self) -> None:
         """Send the reply that is owed, if one is: before anything else goes to this client."""
+        self.pay()
+
+    cdef int pay(self) except -1:
         if self.owes:
             self.owes = False
             self._reply(not self.holds_replies)
+        return 0
 
     cdef int _reply(self, bint is_straight) except -1:
         cdef Answering session = self.session
@@ -161,14 +165,14 @@ cdef class Sockets:
     """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls."""
     cdef readonly int fd
     cdef Tally tally
-    cdef dict by_fd
+    cdef list by_fd              # None where nobody has that number
     cdef char *buffer
     cdef eph_event *events
 
     def __cinit__(self, Tally tally not None):
         self.fd = -1
         self.tally = tally
-        self.by_fd = {}
+        self.by_fd = []
         self.buffer = <char *> PyMem_Malloc(INPUT_BYTES)
         self.events = <eph_event *> PyMem_Malloc(EVENTS_MAX * sizeof(eph_event))
         if self.buffer == NULL or self.events == NULL:
@@ -194,12 +198,13 @@ cdef class Sockets:
         if eph_epoll_watch(self.fd, fd):
             raise OSError(errno, "epoll_ctl")
         connection.fd = fd
+        self.by_fd += [None] * (fd + 1 - len(self.by_fd))
         self.by_fd[fd] = connection
 
     def leave(self, Receiving connection not None) -> None:
         """Read from it no more; to be called before it is closed, so that no other gets its number."""
-        if connection.fd >= 0 and self.by_fd.get(connection.fd) is connection:
-            del self.by_fd[connection.fd]
+        if 0 <= connection.fd < len(self.by_fd) and self.by_fd[connection.fd] is connection:
+            self.by_fd[connection.fd] = None
             eph_epoll_leave(self.fd, connection.fd)
         connection.fd = -1
 
@@ -227,7 +232,7 @@ cdef class Sockets:
 
     cdef int _serve_one(self, int fd) except -1:
         # It may have been left while others before it were answered.
-        cdef Receiving connection = self.by_fd.get(fd)
+        cdef Receiving connection = self.by_fd[fd]
         if connection is None:
             return 0
         try:

@@ -1,0 +1,156 @@
+"""The server's figures, as `bench.server` keeps them, in Markdown and as a plot."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bench import plots, report
+
+OURS, THEIRS, UNKEPT = "ephemera", "redis", "redis (in memory)"
+SERVERS = (OURS, THEIRS, UNKEPT)
+RATIOS_AT_LEAST = {
+    1: {"SET": 1.0, "GET": 1.0, "INCR": 1.0},
+    16: {"SET": 1.2, "GET": 1.0, "INCR": 1.0},
+}
+"""Our rate beside Redis's, by how many requests a client sends at once."""
+CPU_AT_MOST = 0.9
+CPU_PIPELINED = 16
+MEMORY_AT_MOST = 1.0
+STALL_AT_MOST = 3.0
+DELAY_MS_AT_MOST = 20.0
+
+Figures = dict[str, Any]  # Any: what `json` writes
+Rounds = Sequence[Sequence[float]]
+"""Requests a second and microseconds of processor time for each, in each round."""
+
+INTRODUCTION = """\
+# The server
+
+`make bench-server` lets `redis-benchmark` (50 clients, values of 100 bytes, 200,000 random keys) ask our server, a
+`redis-server` whose log is synced once a second, and one that keeps nothing, in turns; a ratio is the median of the
+rounds' ratios. The processor time is that of the whole process until it rests, so that a checkpoint is the
+writes' that it is for. [Decision 24](decisions/0024-server-profile.md) says where it goes."""
+
+
+class Beside(NamedTuple):
+    """Ours ÷ Redis's: the medians of the rounds."""
+
+    rate: float
+    cpu: float
+
+
+def beside(found: Mapping[str, Rounds]) -> Beside:
+    pairs = list(zip(found[OURS], found[THEIRS], strict=True))
+    # A tiny run is over before the kernel has counted anything.
+    costs = [ours[1] / theirs[1] for ours, theirs in pairs if theirs[1]]
+    return Beside(
+        statistics.median(ours[0] / theirs[0] for ours, theirs in pairs),
+        statistics.median(costs) if costs else math.nan,
+    )
+
+
+def medians(rounds: Rounds) -> tuple[float, ...]:
+    return tuple(statistics.median(figures) for figures in zip(*rounds, strict=True))
+
+
+def render(results: Figures) -> str:
+    """A section of the page of benchmarks; what was not measured is not in it."""
+    facts, settings = results["machine"], results["settings"]
+    sections = [
+        INTRODUCTION,
+        f"{results['date']}, commit {results['commit']}: {settings['rounds']} rounds on {facts['cpu']}, "
+        f"{facts['cores']} cores, Linux {facts['kernel']}, Python {facts['python']}",
+    ]
+    tables = {"rates": _rates, "memory": _memory, "stalls": _stalls, "delays": _delays}
+    for part, told in tables.items():
+        if part in results:
+            sections += told(results[part])
+    return "\n\n".join(sections)
+
+
+def plot(results: Figures) -> str:
+    """Requests per second of every server, a panel for each command."""
+    panels = []
+    for case, found in _cases(results["rates"]):
+        rates = {name: medians(rounds)[0] for name, rounds in found.items()}
+        marks = [(name, [rate], f"{rate:,.0f}") for name, rate in rates.items()]
+        panels.append((f"{case}, requests per second", marks))
+    return plots.draw(panels)
+
+
+def _cases(rates: Figures) -> Iterator[tuple[str, dict[str, Rounds]]]:
+    for pipelined, commands in RATIOS_AT_LEAST.items():
+        for command in commands:
+            yield f"{command} -P {pipelined}", rates[f"{command} -P {pipelined}"]
+
+
+def _verdict(figure: float, bound: float, *, is_least: bool) -> str:
+    is_met = figure >= bound if is_least else figure <= bound
+    return f"{'pass' if is_met else 'FAIL'} ({'≥' if is_least else '≤'} {bound:g})"
+
+
+def _rates(rates: Figures) -> Iterator[str]:
+    speed = [["requests per second", *SERVERS, "ours ÷ redis", "target"]]
+    cost = [["processor time, µs", *SERVERS, "ours ÷ redis", "target"]]
+    for case, found in _cases(rates):
+        command, _, pipelined = case.split()
+        ratio = beside(found)
+        figures = [medians(found[name]) for name in SERVERS]
+        least = RATIOS_AT_LEAST[int(pipelined)][command]
+        is_bound = int(pipelined) == CPU_PIPELINED
+        speed.append(
+            [case, *(f"{rate:,.0f}" for rate, _ in figures), f"{ratio.rate:.2f}×",
+             _verdict(ratio.rate, least, is_least=True)]
+        )  # fmt: skip
+        cost.append(
+            [case, *(f"{us:.2f}" for _, us in figures), f"{ratio.cpu:.2f}×",
+             _verdict(ratio.cpu, CPU_AT_MOST, is_least=False) if is_bound else report.DASH]
+        )  # fmt: skip
+    yield report.table(speed)
+    yield report.table(cost)
+    if rates.get("memcached cpu_us"):
+        told = ", ".join(f"{name} {us:.2f}" for name, us in rates["memcached cpu_us"].items())
+        yield f"memcached, sixteen at once, µs: {told}."
+
+
+def _memory(figures: Figures) -> Iterator[str]:
+    rows = [["memory, MiB", "its own", "with mapped files", "of its own, for each key"]]
+    for name in (OURS, THEIRS):
+        full, empty = figures[name]["full"], figures[name]["empty"]
+        each = (full["private"] - empty["private"]) / figures["keys"]
+        rows.append(
+            [name, f"{full['private'] / 2**20:.1f}", f"{full['resident'] / 2**20:.1f}",
+             f"{each:.0f} bytes"]
+        )  # fmt: skip
+    ratio = figures[OURS]["full"]["private"] / figures[THEIRS]["full"]["resident"]
+    yield report.table(rows)
+    yield (
+        f"{figures['keys']:,} small keys with deadlines: our own memory ÷ Redis's resident memory {ratio:.2f}, "
+        f"{_verdict(ratio, MEMORY_AT_MOST, is_least=False)}."
+    )
+
+
+def _stalls(figures: Figures) -> Iterator[str]:
+    ranks = ("50", "99", "99.9")
+    rows = [["GET beside writes, ms", *(f"p{rank}" for rank in ranks)]]
+    rows += [
+        [name, *(f"{figures[name][f'p{rank}_ms']:.2f}" for rank in ranks)]
+        for name in ("with checkpoints", "without", THEIRS)
+    ]
+    ratio = figures["with checkpoints"]["p99.9_ms"] / figures["without"]["p99.9_ms"]
+    yield report.table(rows)
+    yield f"p99.9 with checkpoints ÷ without: {ratio:.2f}, {_verdict(ratio, STALL_AT_MOST, is_least=False)}."
+
+
+def _delays(figures: Figures) -> Iterator[str]:
+    rows = [["`expired` events, ms late", "p50", "p99"]]
+    rows += [
+        [name, f"{figures[name]['p50_ms']:.1f}", f"{figures[name]['p99_ms']:.1f}"]
+        for name in (OURS, THEIRS)
+    ]
+    yield report.table(rows)
+    p99 = figures[OURS]["p99_ms"]
+    yield f"Our p99: {_verdict(p99, DELAY_MS_AT_MOST, is_least=False)} ms."
