@@ -16,9 +16,7 @@ from bench.machine import ROOT
 from bench.runner import Results
 
 RESULTS = Path(__file__).parent / "results"
-KEPT, KEPT_WIDE, KEPT_SERVER = (
-    RESULTS / name for name in ("kept.json", "kept-every-peer.json", "kept-server.json")
-)
+KEPT, KEPT_SERVER = RESULTS / "kept.json", RESULTS / "kept-server.json"
 DOCS = ROOT / "docs"
 PAGE = "benchmarks.md"
 PLOTS = "benchmarks"
@@ -28,20 +26,22 @@ PLOTTED_LATENCIES = ("put_latency", "get_latency")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench-page` from what `bench/results` keeps of three runs, every round of each: one of the peers
-that the targets name, one of every peer, and one of the server. The growth is of two earlier ones of the same day,
+Written by `make bench-page` from what `bench/results` keeps of two runs, every round of each: one of the peers
+that the targets name, and one of the server. The growth is of two earlier ones of the same day,
 before rows were read from LMDB's pages: that of 10,000,000 keys, ours alone, of one round of the second.
-`make bench` measures anew; `python -m bench --check --huge` holds the figures against the targets below.
+`make bench` measures anew, every peer and workload there is; `python -m bench --check --huge` holds the figures
+against the targets below.
 
 Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
 figure is the median. Read ratios, not rates: a rate belongs to this machine and to what else it did at that
-moment. Peers differ in what a crash can cost them, and the table at the end says how. A store that loses
+moment. Peers differ in what a crash can cost them, and a table below says how. A store that loses
 nothing when its process is killed and at most the last second when the power fails (Ephemera) stands beside
 stores that promise less and stores that promise more: compare within a class.
 
 Which instructions an operation takes is guarded apart: `make bench-guard` counts them and fails when a
 workload takes 5 % more than is kept in `bench/guard.json`. [Decision 25](decisions/0025-embedded-profile.md)
 says where the time of a `get` and a `put` goes.
+
 """
 
 
@@ -57,35 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def read_kept() -> tuple[Results, Results, server_report.Figures]:
-    """What is held against the targets, what every peer did, and what the server did."""
-    kept, wide, server = (json.loads(at.read_text()) for at in (KEPT, KEPT_WIDE, KEPT_SERVER))
-    return kept, wide, server
+def read_kept() -> tuple[Results, server_report.Figures]:
+    """What is held against the targets, and what the server did."""
+    return json.loads(KEPT.read_text()), json.loads(KEPT_SERVER.read_text())
 
 
-def render(results: Results, wide: Results, server: server_report.Figures) -> dict[str, str]:
-    """Every file of the page by its name below docs/."""
-    files = {
-        f"{PLOTS}/rates.svg": plots.rates(wide, PLOTTED_RATES),
-        f"{PLOTS}/latencies.svg": plots.latencies(wide, PLOTTED_LATENCIES),
-        f"{PLOTS}/growth-get.svg": plots.growth(results, "get"),
-        f"{PLOTS}/growth-put.svg": plots.growth(results, "put"),
-        f"{PLOTS}/server.svg": server_report.plot(server),
-    }
-    shown = {Path(name).stem: f"![{Path(name).stem}]({name})" for name in files}
+def render(results: Results, server: server_report.Figures) -> dict[str, str]:
+    """Every file of the page by its name below docs/; what was not measured has no plot."""
+    files = {f"{PLOTS}/rates.svg": plots.rates(results, PLOTTED_RATES)}
+    if set(PLOTTED_LATENCIES) & set(results["medians"]):
+        files[f"{PLOTS}/latencies.svg"] = plots.latencies(results, PLOTTED_LATENCIES)
+    for operation in ("get", "put") if results.get("growth") else ():
+        files[f"{PLOTS}/growth-{operation}.svg"] = plots.growth(results, operation)
+    shown = "\n\n".join(f"![{Path(name).stem}]({name})" for name in files)
     verdicts = "\n".join(line for _, line in targets.check(results))
-    files[PAGE] = "\n\n".join(
-        [
-            INTRODUCTION,
-            f"## Targets\n\n```\n{verdicts}\n```",
-            report.render(results),
-            f"{shown['growth-get']}\n\n{shown['growth-put']}",
-            f"# Every peer\n\n{shown['rates']}\n\n{shown['latencies']}",
-            report.render(wide),
-            server_report.render(server),
-            shown["server"] + "\n",
-        ]
-    )
+    met = f"## Targets\n\n```\n{verdicts}\n```"
+    files[f"{PLOTS}/server.svg"] = server_report.plot(server)
+    of_server = f"{server_report.render(server)}\n\n![server]({PLOTS}/server.svg)\n"
+    files[PAGE] = "\n\n".join([INTRODUCTION + shown, met, report.render(results), of_server])
     return files
 
 

@@ -27,7 +27,7 @@ Rounds = Sequence[Sequence[float]]
 """Requests a second and microseconds of processor time for each, in each round."""
 
 INTRODUCTION = """\
-# The server
+## The server
 
 `make bench-server` lets `redis-benchmark` (50 clients, values of 100 bytes, 200,000 random keys) ask our server, a
 `redis-server` whose log is synced once a second, and one that keeps nothing, in turns; a ratio is the median of the
