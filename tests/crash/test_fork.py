@@ -366,9 +366,15 @@ def test_a_process_that_was_started_by_exec_inherits_no_lock(path: Path) -> None
     store = ephemera.open(path)
     store.put(b"a", b"1")
     other = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        close_fds=False,
     )
+    assert other.stdout is not None
     try:
+        # The parent of an exec may go on a moment before the child's files are closed.
+        other.stdout.readline()
         store.close()
         with ephemera.open(path, exclusive=True) as again:
             assert again.get(b"a") == b"1"
