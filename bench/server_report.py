@@ -56,6 +56,18 @@ def medians(rounds: Rounds) -> tuple[float, ...]:
     return tuple(statistics.median(figures) for figures in zip(*rounds, strict=True))
 
 
+def memory_ratio(memory: Figures) -> float:
+    """What only we hold ÷ all that Redis has in memory."""
+    ratio: float = memory[OURS]["full"]["private"] / memory[THEIRS]["full"]["resident"]
+    return ratio
+
+
+def stall_ratio(stalls: Figures) -> float:
+    """The slowest reads with checkpoints ÷ those without."""
+    ratio: float = stalls["with checkpoints"]["p99.9_ms"] / stalls["without"]["p99.9_ms"]
+    return ratio
+
+
 def render(results: Figures) -> str:
     """A section of the page of benchmarks; what was not measured is not in it."""
     facts, settings = results["machine"], results["settings"]
@@ -125,7 +137,7 @@ def _memory(figures: Figures) -> Iterator[str]:
             [name, f"{full['private'] / 2**20:.1f}", f"{full['resident'] / 2**20:.1f}",
              f"{each:.0f} bytes"]
         )  # fmt: skip
-    ratio = figures[OURS]["full"]["private"] / figures[THEIRS]["full"]["resident"]
+    ratio = memory_ratio(figures)
     yield report.table(rows)
     yield (
         f"{figures['keys']:,} small keys with deadlines: our own memory ÷ Redis's resident memory {ratio:.2f}, "
@@ -140,7 +152,7 @@ def _stalls(figures: Figures) -> Iterator[str]:
         [name, *(f"{figures[name][f'p{rank}_ms']:.2f}" for rank in ranks)]
         for name in ("with checkpoints", "without", THEIRS)
     ]
-    ratio = figures["with checkpoints"]["p99.9_ms"] / figures["without"]["p99.9_ms"]
+    ratio = stall_ratio(figures)
     yield report.table(rows)
     yield f"p99.9 with checkpoints ÷ without: {ratio:.2f}, {_verdict(ratio, STALL_AT_MOST, is_least=False)}."
 

@@ -68,6 +68,15 @@ def connect(server: Server, sockets: Sockets) -> Iterator[Callable[[], Connectio
         yield connect
 
 
+@pytest.fixture
+def listener(connect: Callable[[], Connection], sockets: Sockets) -> Connection:
+    """One that has subscribed to the news."""
+    listener = connect()
+    listener.client.send(wire("SUBSCRIBE", "news"))
+    sockets.serve()
+    return listener
+
+
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 40])
 def test_every_client_of_a_turn_gets_its_replies(
     connect: Callable[[], Connection], sockets: Sockets, count: int
@@ -109,11 +118,9 @@ def test_who_is_killed_in_the_turn_of_its_request_still_gets_the_reply(
 
 
 def test_messages_do_not_gather_behind_a_reply(
-    connect: Callable[[], Connection], sockets: Sockets
+    connect: Callable[[], Connection], sockets: Sockets, listener: Connection
 ) -> None:
-    listener, publisher = connect(), connect()
-    listener.client.send(wire("SUBSCRIBE", "news"))
-    sockets.serve()
+    publisher = connect()
     sent: list[bytes] = []
     listener.write = sent.append
     listener.client.send(wire("PING"))
@@ -166,11 +173,9 @@ def test_a_fault_of_one_client_costs_the_others_nothing(
 
 
 def test_who_sends_something_meanwhile_is_served_in_the_same_turn(
-    connect: Callable[[], Connection], sockets: Sockets
+    connect: Callable[[], Connection], sockets: Sockets, listener: Connection
 ) -> None:
-    listener, publisher, late = connect(), connect(), connect()
-    listener.client.send(wire("SUBSCRIBE", "news"))
-    sockets.serve()
+    publisher, late = connect(), connect()
     listener.session.transmit = lambda _: late.client.send(wire("PING"))
     publisher.client.send(wire("PUBLISH", "news", "one"))
     sockets.serve()
@@ -178,11 +183,9 @@ def test_who_sends_something_meanwhile_is_served_in_the_same_turn(
 
 
 def test_a_turn_ends_however_much_clients_send(
-    connect: Callable[[], Connection], sockets: Sockets
+    connect: Callable[[], Connection], sockets: Sockets, listener: Connection
 ) -> None:
-    listener, publisher = connect(), connect()
-    listener.client.send(wire("SUBSCRIBE", "news"))
-    sockets.serve()
+    publisher = connect()
     request = wire("PUBLISH", "news", "one")
     listener.session.transmit = lambda _: publisher.client.send(request)
     publisher.client.send(request)
@@ -191,11 +194,9 @@ def test_a_turn_ends_however_much_clients_send(
 
 
 def test_a_turn_ends_after_a_client_that_sends_much(
-    connect: Callable[[], Connection], sockets: Sockets
+    connect: Callable[[], Connection], sockets: Sockets, listener: Connection
 ) -> None:
-    listener, publisher = connect(), connect()
-    listener.client.send(wire("SUBSCRIBE", "news"))
-    sockets.serve()
+    publisher = connect()
     listener.session.transmit = lambda _: publisher.client.send(wire("PING"))
     publisher.client.send(wire("PUBLISH", "news", "x" * 64 * 1024))
     sockets.serve()

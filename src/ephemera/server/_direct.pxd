@@ -9,7 +9,7 @@ from ephemera.resp._requests cimport PlainParser
 
 cdef enum:
     AHEAD_MAX = 16
-    SPARES = 16                # buffers for replies that wait for the next session
+    SPARES = 16                # buffers that are kept: so many replies go out together
     PIECES_MAX = 64
     PLACES = 128               # of Names: more than twice as many as there are names
 
@@ -48,7 +48,7 @@ cdef class Tally:
     cdef public bint tells_new_keys
     cdef public bint tells_misses
     cdef public double slow_ns
-    cdef public Now now
+    cdef readonly Now now
     cdef Buffer spares[SPARES]
     cdef int spares_count
     cdef list owed

@@ -1,8 +1,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ephemera.core._clock import Now
 from ephemera.core._counter import Addition
+from ephemera.core.clock import Clock
 from ephemera.core.keyvalue import KeyValue
 from ephemera.resp.parser import Parser, Request
 from ephemera.resp.replies import Reply, Simple
@@ -28,7 +28,7 @@ class Tally:
     tells_new_keys: bool
     tells_misses: bool
     slow_ns: float
-    now: Now
+    def __init__(self, clock: Clock) -> None: ...
 
 class Counted:
     handler: Handler

@@ -73,8 +73,8 @@ IS_AVAILABLE = bool(EPH_HAS_EPOLL)
 
 cdef enum:
     EVENTS_MAX = 256             # clients that are served without another look who else is ready
-    CLIENTS_A_TURN = 16          # after so many the loop has its turn: to go round it costs as much as a request
-    INPUT_BYTES_A_TURN = 64 * 1024    # so much takes longer than that
+    CLIENTS_A_TURN = 16          # after so many the loop has its turn
+    INPUT_BYTES_A_TURN = 64 * 1024    # or after so much of them
     INPUT_BYTES = 256 * 1024     # that one client's turn reads
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
 

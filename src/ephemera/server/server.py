@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import ephemera
 from ephemera import Family, Store, Transaction
-from ephemera.core._clock import Now
 from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.keyvalue import Gathers, KeyValue
 from ephemera.core.options import Durability
@@ -96,14 +95,12 @@ class Server(Tally):
         *,
         families: Sequence[str] = FAMILIES,
     ) -> None:
+        super().__init__(store.clock)
         self.store = store
         self.families = families
         self.settings = settings or Settings()
         self.commands = Commands(self.settings.renamed)
-        self.now, self.now_ms = (
-            Now(store.clock),
-            store.clock.now_ms,
-        )  # for compiled code, for others
+        self.now_ms = store.clock.now_ms
         self.started_ms = self.now_ms()
         self.clients: dict[int, Session] = {}
         self.listeners = []

@@ -41,8 +41,8 @@ from ephemera.engines.local._base cimport (
     pack_key_of,
     pack_row_of,
 )
-from ephemera.engines.local._mapping cimport eph_prefetch
 from ephemera.engines.local._control cimport eph_load32, eph_load64, eph_store32, eph_store64
+from ephemera.engines.local._mapping cimport eph_prefetch
 
 from ephemera.core.errors import CorruptStore, InvalidArgument
 
