@@ -197,7 +197,8 @@ def test_processes_whose_wall_clocks_differ_agree(path: Path, word: str) -> None
             assert now_ms >= latest
             assert not ignores
             latest = now_ms
-        assert latest - wall_ms() <= 7_000
+        # Not to the millisecond: each clock reading is rounded down on its own.
+        assert latest - wall_ms() < 8_000
 
 
 def test_a_process_whose_wall_clock_is_a_year_ahead_infects_nobody(path: Path, word: str) -> None:
