@@ -45,11 +45,11 @@ def _measure(options: argparse.Namespace) -> Results:
         directory=str(options.dir),
         is_tiny=options.tiny,
     )
-    results = runner.run(plan, _show)
-    out: Path = options.out or RESULTS / f"{results['date'].replace(':', '')[:17]}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    print(f"kept in {out}", file=sys.stderr)
+    for results in runner.run(plan, _show):
+        out: Path = options.out or RESULTS / f"{results['date'].replace(':', '')[:17]}.json"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        print(f"kept in {out}", file=sys.stderr)
     return results
 
 

@@ -50,9 +50,13 @@ class Scale:
         return min(self.keys, 50_000)
 
     @property
-    def grown_operations(self) -> int:
-        """Operations in a store of `keys` keys: as many in a small one as in a large one."""
-        return 100_000 if self.keys >= 10_000 else self.keys
+    def grown_reads(self) -> int:
+        """Reads in a store of `keys` keys: so many that what only a process's first ones cost is a small part."""
+        return min(1_000_000, 100 * self.keys)
+
+    @property
+    def grown_writes(self) -> int:
+        return min(100_000, 100 * self.keys)
 
     @property
     def lag_keys(self) -> int:

@@ -1,7 +1,7 @@
 """How the same operations fare in a store of ever more keys.
 
 One store of so many keys, all of them where old keys live; then reads of random keys, then writes of
-random keys with a TTL. There are as many operations whatever the size.
+random keys with a TTL. There are as many operations whatever the size, but for a store of very few keys.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from bench.workloads import Workload, rate
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 HUGE = 10_000_000
-PEERS_KEYS_MAX = 1_000_000
-"""Beyond this Ephemera is measured alone: others take hours to load."""
 PEERS = (OURS, "snkv", "rocksdict", "lmdb", "sqlite3")
+HUGE_PEERS = (OURS, "lmdb")
+"""The others take hours to load so many keys."""
 
 
 def grown(ground: Ground) -> Measure:
     """Reads per second; the detail has the writes, and the load."""
     count = ground.scale.keys
-    chosen = random.Random(SEED).choices(range(count), k=ground.scale.grown_operations)
+    chosen = random.Random(SEED).choices(range(count), k=ground.scale.grown_reads)
     wanted = [b"key:%014d" % number for number in chosen]
     with ground.open() as peer:
         loaded = rate(count, lambda: peer.load(_pairs(count), TTL_S))
@@ -32,7 +32,7 @@ def grown(ground: Ground) -> Measure:
             raise AssertionError(f"{peer.name} lost {wanted[0]!r}")
         read = ground.sample(wanted, ground.peer.gets_share)
         got = rate(len(read), lambda: peer.get_all(read))
-        written = ground.sample(wanted, ground.peer.puts_share)
+        written = ground.sample(wanted[: ground.scale.grown_writes], ground.peer.puts_share)
         put = rate(len(written), lambda: peer.put_ttl_all(written, VALUE))
     detail = {"get": got.value, "put": put.value, "load": loaded.value}
     return Measure(value=got.value, unit="ops/s", n=len(read), detail=detail)

@@ -7,13 +7,13 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from bench import growth, machine
-from bench.peers import OURS, PEERS
+from bench.peers import PEERS
 from bench.workloads import WORKLOADS
 
 CELL_SECONDS_MAX = 900
@@ -35,9 +35,10 @@ class Plan:
     """One process per peer instead of one per cell: quick, and worthless as a figure."""
 
 
-def run(plan: Plan, progress: Callable[[Cell], None]) -> Results:
-    """All rounds, their medians, and what is needed to make sense of them later."""
+def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
+    """The results after every round and every size of store: a run takes long, and may be cut short."""
     present = [name for name in plan.peers if PEERS[name].is_installed()]
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     cells: list[Cell] = []
     for number in range(plan.rounds):
         # A machine that warms up or tires during a round must not always hit the same peer.
@@ -49,39 +50,43 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Results:
                     cells.append(cell)
                     progress(cell)
                 _settle_disk(plan)
+        results = _results(plan, cells, number + 1) | {"date": date}
+        yield results
+    for keys in plan.growth:
+        results["growth"][str(keys)] = _grow(plan, present, keys, progress)
+        yield results
+
+
+def _results(plan: Plan, cells: Sequence[Cell], rounds: int) -> Results:
+    """The rounds, their medians, and what is needed to make sense of them later."""
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": machine.commit(),
         "machine": machine.describe(),
         "packages": machine.versions(PEERS[name] for name in plan.peers),
-        "settings": {"keys": plan.keys, "rounds": plan.rounds, "is_tiny": plan.is_tiny},
+        "settings": {"keys": plan.keys, "rounds": rounds, "is_tiny": plan.is_tiny},
         "peers": {name: _describe_peer(name) for name in plan.peers},
         "workloads": {name: _describe_workload(name) for name in plan.workloads},
         "medians": medians(cells, plan),
         "rounds": cells,
-        "growth": _grow(plan, present, progress),
+        "growth": {},
     }
 
 
 def _grow(
-    plan: Plan, present: Sequence[str], progress: Callable[[Cell], None]
-) -> dict[str, dict[str, Cell]]:
-    """By the number of keys and the peer: the median of the rounds."""
-    grown: dict[str, dict[str, Cell]] = {}
-    for keys in plan.growth:
-        peers = [peer for peer in present if peer in growth.PEERS]
-        if keys > growth.PEERS_KEYS_MAX:
-            peers = [OURS]
-        cells: dict[str, list[Cell]] = {peer: [] for peer in peers}
-        # A store that takes minutes to fill is filled once.
-        for number in range(1 if keys >= growth.HUGE else plan.rounds):
-            for peer in peers:
-                (cell,) = _run_cells(plan, peer, [growth.GROWN.name], keys)
-                progress(cell | {"round": number, "workload": f"{keys:,} keys"})
-                cells[peer].append(cell)
-                _settle_disk(plan)
-        grown[str(keys)] = {peer: _median(cells[peer]) for peer in peers}
-    return grown
+    plan: Plan, present: Sequence[str], keys: int, progress: Callable[[Cell], None]
+) -> dict[str, Cell]:
+    """The median of the rounds with stores of so many keys, by the peer."""
+    # A store that takes minutes to fill is filled once, and by those that take no more.
+    is_huge = keys >= growth.HUGE
+    peers = [peer for peer in present if peer in (growth.HUGE_PEERS if is_huge else growth.PEERS)]
+    cells: dict[str, list[Cell]] = {peer: [] for peer in peers}
+    for number in range(1 if is_huge else plan.rounds):
+        for peer in peers if number % 2 == 0 else peers[::-1]:
+            (cell,) = _run_cells(plan, peer, [growth.GROWN.name], keys)
+            progress(cell | {"round": number, "workload": f"{keys:,} keys"})
+            cells[peer].append(cell)
+            _settle_disk(plan)
+    return {peer: _median(cells[peer]) for peer in peers}
 
 
 def _groups(plan: Plan) -> list[list[str]]:

@@ -18,6 +18,7 @@ import csv
 import json
 import math
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,24 +29,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import machine, memcached, stalls
+from bench import machine, memcached, server_report, stalls
 from bench.footprint import cpu_seconds, memory, settled_cpu_seconds
-from bench.server_report import (
-    CPU_AT_MOST,
-    CPU_PIPELINED,
-    DELAY_MS_AT_MOST,
-    MEMORY_AT_MOST,
-    OURS,
-    RATIOS_AT_LEAST,
-    STALL_AT_MOST,
-    THEIRS,
-    UNKEPT,
-    Figures,
-    beside,
-    medians,
-    memory_ratio,
-    stall_ratio,
-)
+from bench.server_report import CPU_PIPELINED, OURS, RATIOS_AT_LEAST, THEIRS, UNKEPT, Figures
 from tests.wire.resp import Wire
 from tests.wire.servers import Process, running, start_ephemera, start_redis
 
@@ -80,21 +66,27 @@ def main() -> int:
         "machine": machine.describe(),
         "settings": {name: value for name, value in vars(options).items() if name not in ("dir", "out")},
     }  # fmt: skip
+    out: Path = options.out or RESULTS / f"server-{results['date'].replace(':', '')[:17]}.json"
     with tempfile.TemporaryDirectory(dir=options.dir) as place:
         parts: tuple[tuple[str, Callable[[], Figures]], ...] = (
             ("rates", lambda: compare_rates(Path(place), options.rounds, options.requests)),
             ("memory", lambda: compare_memory(Path(place), options.waiting)),
-            ("stalls", lambda: compare_stalls(Path(place), options.reading)),
+            ("stalls", lambda: compare_stalls(Path(place), options.rounds, options.reading)),
             ("delays", lambda: compare_delays(Path(place), options.waiting, options.expiring,
                                               options.seconds)),
         )  # fmt: skip
         for name, compare in parts:
             if name in options.parts.split(","):
                 results[name] = compare()
-    out: Path = options.out or RESULTS / f"server-{results['date'].replace(':', '')[:17]}.json"
+                _keep(results, out)
+    print(server_report.render(results))
+    return int(not all(is_met for is_met, _ in server_report.check(results)))
+
+
+def _keep(results: Figures, out: Path) -> None:
+    """After every part: a run takes a quarter of an hour, and may be cut short."""
     out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    print(f"kept in {out}")
-    return int(not all(results[name]["is_met"] for name, _ in parts if name in results))
+    print(f"kept in {out}", file=sys.stderr)
 
 
 def _parse() -> argparse.Namespace:
@@ -127,28 +119,24 @@ def start_both(place: Path) -> dict[str, Callable[[], Process]]:
 
 
 def compare_rates(place: Path, rounds: int, requests: int) -> Figures:
-    """Tell what `redis-benchmark` finds on each server, and what that cost them."""
+    """What `redis-benchmark` finds on each server, and what that cost them."""
     starts = start_both(place) | {UNKEPT: lambda: start_redis(place)}
-    figures: Figures = {"is_met": True}
+    figures: Figures = {}
     with ExitStack() as ended:
         servers = {name: ended.enter_context(running(start())) for name, start in starts.items()}
-        for pipelined, wanted in RATIOS_AT_LEAST.items():
-            found: dict[str, dict[str, list[Round]]] = {
-                command: {name: [] for name in servers} for command in COMMANDS
-            }
+        for pipelined in RATIOS_AT_LEAST:
             asked = requests if pipelined == 1 else requests * PIPELINED_REQUESTS
             for turn in range(rounds):
                 names = list(servers) if turn % 2 == 0 else list(servers)[::-1]
                 for command in COMMANDS:
+                    found = figures.setdefault(
+                        f"{command} -P {pipelined}", {name: [] for name in servers}
+                    )
                     for name in names:
-                        found[command][name].append(
-                            benchmark(servers[name], command, asked, pipelined)
-                        )
-            for command in COMMANDS:
-                is_met = _tell_rates(command, pipelined, found[command], wanted[command])
-                figures["is_met"] &= is_met
-                figures[f"{command} -P {pipelined}"] = found[command]
-    figures["memcached cpu_us"] = _tell_memcached(requests)
+                        found[name].append(benchmark(servers[name], command, asked, pipelined))
+    figures["memcached cpu_us"] = (
+        memcached.cpu_us(requests, CPU_PIPELINED) if memcached.is_installed() else {}
+    )
     return figures
 
 
@@ -169,106 +157,61 @@ def benchmark(server: Process, command: str, requests: int, pipelined: int) -> R
     return Round(float(line["rps"]), spent / requests * 1e6)
 
 
-def _tell_rates(command: str, pipelined: int, found: dict[str, list[Round]], wanted: float) -> bool:
-    ratio, cost = beside(found)
-    print(f"{command:<5} -P {pipelined:<3} {ratio:5.2f} × Redis (at least {wanted:g})")
-    is_cheap = pipelined != CPU_PIPELINED or cost <= CPU_AT_MOST
-    bound = f" (at most {CPU_AT_MOST:g})" if pipelined == CPU_PIPELINED else ""
-    print(f"             {cost:5.2f} × its processor time{bound}")
-    for name, rounds in found.items():
-        rate, cpu_us = medians(rounds)
-        print(f"             {name:<18} {rate:>10,.0f}/s  {cpu_us:6.2f} µs each", flush=True)
-    return ratio >= wanted and is_cheap
-
-
-def _tell_memcached(requests: int) -> dict[str, float]:
-    """What memcached spends on an operation in a pipeline, where it is installed."""
-    if not memcached.is_installed():
-        print("memcached is not installed")
-        return {}
-    costs = memcached.cpu_us(requests, CPU_PIPELINED)
-    told = ", ".join(f"{command} {cost:.2f} µs" for command, cost in costs.items())
-    print(f"memcached, {CPU_PIPELINED} at once: {told} each", flush=True)
-    return costs
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 
 def compare_memory(place: Path, waiting: int) -> Figures:
-    """Tell what so many small keys with deadlines take in memory, beside an empty server too."""
+    """What so many small keys with deadlines take in memory, beside an empty server too."""
     figures: Figures = {"keys": waiting}
     for name, start in start_both(place).items():
         with running(start()) as server:
             empty = memory(server)
             fill(server, waiting)
             settled_cpu_seconds(server, waiting)
-            full = memory(server)
-        figures[name] = {"empty": empty._asdict(), "full": full._asdict()}
-        print(
-            f"{name:<9} {waiting:,} keys: {full.private / 2**20:,.1f} MiB of its own, "
-            f"{full.resident / 2**20:,.1f} MiB with mapped files (empty: "
-            f"{empty.private / 2**20:,.1f} and {empty.resident / 2**20:,.1f})",
-            flush=True,
-        )
-    ratio = memory_ratio(figures)
-    print(
-        f"memory of our own ÷ Redis's resident memory: {ratio:.2f} (at most {MEMORY_AT_MOST:g}); "
-        f"with mapped files {figures[OURS]['full']['resident'] / figures[THEIRS]['full']['resident']:.2f}"
-    )
-    figures["is_met"] = ratio <= MEMORY_AT_MOST
+            figures[name] = {"empty": empty._asdict(), "full": memory(server)._asdict()}
     return figures
 
 
 # --- stalls ---------------------------------------------------------------------------------------
 
 
-def compare_stalls(place: Path, seconds: float) -> Figures:
-    """Tell how long reads wait beside writes, with checkpoints and without."""
-    starts: dict[str, Callable[[], Process]] = {
-        "with checkpoints": lambda: start_both(place)[OURS](),
-        "without": lambda: stalls.start_uncheckpointed(place / "unchecked.eph"),
-        THEIRS: lambda: start_both(place)[THEIRS](),
+def compare_stalls(place: Path, rounds: int, seconds: float) -> Figures:
+    """How long reads wait beside writes, with checkpoints and without: the median of the rounds."""
+    starts: dict[str, Callable[[Path], Process]] = {
+        "with checkpoints": lambda place: start_both(place)[OURS](),
+        "without": lambda place: stalls.start_uncheckpointed(place / "unchecked.eph"),
+        THEIRS: lambda place: start_both(place)[THEIRS](),
     }
-    figures: Figures = {}
-    for name, start in starts.items():
-        with running(start()) as server:
-            delays = stalls.read_delays_ms(server, seconds)
-        figures[name] = {f"p{rank:g}_ms": percentile(delays, rank) for rank in (50, 99, 99.9)}
-        told = ", ".join(f"p{rank:g} {percentile(delays, rank):.2f} ms" for rank in (50, 99, 99.9))
-        print(f"GET beside writes, {name}: {told}, most {max(delays):.2f} ms", flush=True)
-    ratio = stall_ratio(figures)
-    print(f"p99.9 with checkpoints ÷ without: {ratio:.2f} (at most {STALL_AT_MOST:g})")
-    figures["is_met"] = ratio <= STALL_AT_MOST
-    return figures
+    delays: dict[str, list[list[float]]] = {name: [] for name in starts}
+    for turn in range(rounds):
+        for name in starts if turn % 2 == 0 else reversed(starts):
+            with (
+                tempfile.TemporaryDirectory(dir=place) as fresh,
+                running(starts[name](Path(fresh))) as server,
+            ):
+                delays[name].append(stalls.read_delays_ms(server, seconds))
+    return {
+        name: {
+            f"p{rank:g}_ms": statistics.median(percentile(each, rank) for each in found)
+            for rank in (50, 99, 99.9, 100)
+        }
+        for name, found in delays.items()
+    }
 
 
 # --- expiry ---------------------------------------------------------------------------------------
 
 
 def compare_delays(place: Path, waiting: int, expiring: int, seconds: float) -> Figures:
-    """Tell how late `expired` events arrive on both."""
-    figures: Figures = {"is_met": True}
+    """How late `expired` events arrive on both."""
+    figures: Figures = {}
     for name, start in start_both(place).items():
         with running(start()) as server:
             fill(server, waiting)
             delays = expiry_delays_ms(server, expiring, seconds)
-        p99 = percentile(delays, 99)
-        figures[name] = {"p50_ms": percentile(delays, 50), "p99_ms": p99}
-        figures["is_met"] &= name != OURS or p99 <= DELAY_MS_AT_MOST
-        print(
-            f"{name:<9} {waiting:,} keys waiting, {expiring:,} expiring over {seconds:g} s: p50 "
-            f"{percentile(delays, 50):.1f} ms, p99 {p99:.1f} ms, most {max(delays):.1f} ms late"
-            f"{_tell_missing(delays)}",
-            flush=True,
-        )
-    print(f"ephemera's p99 must be at most {DELAY_MS_AT_MOST:g} ms")
+        figures[name] = {f"p{rank:g}_ms": percentile(delays, rank) for rank in (50, 99)}
+        figures[name]["missing"] = delays.count(math.inf)
     return figures
-
-
-def _tell_missing(delays: list[float]) -> str:
-    missing = delays.count(math.inf)
-    return f"; {missing:,} not within {PATIENCE_SECONDS:g} s" if missing else ""
 
 
 def fill(server: Process, waiting: int) -> None:

@@ -2,7 +2,8 @@
 
 A reply's delay counts from the instant at which its request was due, not from when it could be sent, so
 that a stall is felt by every request that falls into it. `python -m bench.stalls PATH` is a server
-whose store never checkpoints, to hold the ordinary one against.
+whose store does not checkpoint, to hold the ordinary one against: all else is the same, but that it can
+be so for as long only as segments may wait, some twenty seconds of these writes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ephemera
+from ephemera.engines.local.files import FileLock
+from ephemera.engines.local.layout import Layout
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server
 from tests.wire.resp import Wire, request
@@ -26,7 +29,6 @@ WRITES_AT_ONCE = 50
 WRITE_PAUSE_SECONDS = 0.01
 VALUE_BYTES = 1_000
 """With so many writes a second a segment is full, and checkpointed, about every six seconds."""
-SEGMENT_BYTES = 4 * 1024**3
 
 
 def start_uncheckpointed(store: Path) -> Process:
@@ -99,11 +101,13 @@ def _key(n: int) -> bytes:
 
 
 async def _serve(path: str) -> None:
-    store = ephemera.open(path, exclusive=True, maintenance="manual", segment_bytes=SEGMENT_BYTES)
-    listener = Listener(Server(store))
-    endpoint = await listener.listen(Endpoint(port=0))
-    print(f"at port {endpoint.port}", flush=True)
-    await listener.serve()
+    ephemera.open(path).close()
+    # Only who has this lock may checkpoint, and that will be nobody.
+    with FileLock(Layout(path).locks / "maintenance").held():
+        listener = Listener(Server(ephemera.open(path, exclusive=True)))
+        endpoint = await listener.listen(Endpoint(port=0))
+        print(f"at port {endpoint.port}", flush=True)
+        await listener.serve()
 
 
 if __name__ == "__main__":

@@ -91,10 +91,10 @@ def _check_growth(results: Results, target: Keeps) -> Verdict:
     if None in cells:
         return None, f"----  {wanted:<42} not measured (--huge)"
     if any(cell["state"] != "measured" for cell in cells):
-        return _verdict(False, wanted, f"{OURS}: {[cell['state'] for cell in cells]}")
+        return verdict(False, wanted, f"{OURS}: {[cell['state'] for cell in cells]}")
     few, many = (cell["detail"][target.operation] for cell in cells)
     figure = f"{many / few:.2f}×: {many:,.0f} against {few:,.0f} ops/s"
-    return _verdict(many / few >= target.share, wanted, figure)
+    return verdict(many / few >= target.share, wanted, figure)
 
 
 def _check(results: Results, target: AtLeast | AtMost) -> Verdict:
@@ -102,17 +102,17 @@ def _check(results: Results, target: AtLeast | AtMost) -> Verdict:
     if isinstance(target, AtMost):
         wanted = f"{target.workload} ≤ {target.bound:g}"
         if ours["state"] != "measured":
-            return _verdict(False, wanted, f"{OURS}: {ours['state']}")
+            return verdict(False, wanted, f"{OURS}: {ours['state']}")
         figure = f"{ours['value']:.2f} {ours['unit']}"
-        return _verdict(ours["value"] <= target.bound, wanted, figure)
+        return verdict(ours["value"] <= target.bound, wanted, figure)
     theirs = _cell(results, target.theirs, target.peer)
     wanted = f"{target.workload} ≥ {target.times:g} × {target.peer} {target.theirs}"
     for name, cell in ((OURS, ours), (target.peer, theirs)):
         if cell["state"] != "measured":
-            return _verdict(False, wanted, f"{name}: {cell['state']}")
+            return verdict(False, wanted, f"{name}: {cell['state']}")
     ratio = ours["value"] / theirs["value"]
     figure = f"{ratio:.2f}×: {ours['value']:,.0f} against {theirs['value']:,.0f} ops/s"
-    return _verdict(ratio >= target.times, wanted, figure)
+    return verdict(ratio >= target.times, wanted, figure)
 
 
 def _cell(results: Results, workload: str, peer: str) -> Cell:
@@ -120,5 +120,6 @@ def _cell(results: Results, workload: str, peer: str) -> Cell:
     return cell
 
 
-def _verdict(is_met: bool, wanted: str, figure: str) -> Verdict:
+def verdict(is_met: bool, wanted: str, figure: str) -> Verdict:
+    """A target and the figure that is held against it."""
     return is_met, f"{'pass' if is_met else 'FAIL'}  {wanted:<42} {figure}"

@@ -1,8 +1,9 @@
-"""What every test shares: how long Hypothesis searches."""
+"""What every test shares: how long Hypothesis searches, and that Ctrl-C is heard."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -23,3 +24,7 @@ settings.register_profile(
     derandomize=False,
 )
 settings.load_profile("default")
+
+# A shell that starts the tests in the background has them ignore interrupts, and so would every
+# process that a test starts, and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,27 +1,26 @@
 # Trees of the base tier's file, for compiled callers. See _pages.pyx.
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from ephemera.core._access cimport Piece
+from ephemera.engines.local._lmdb cimport Node
 from ephemera.engines.local._mapping cimport Mapping
+from ephemera.engines.local._signs cimport Signs
 
 cdef enum Look:
     ABSENT
     PRESENT
     UNSURE              # a page is not what it should be: LMDB must say
 
-cdef struct Node:
-    uint32_t low
-    uint16_t flags
-    uint16_t key_size
-
 cdef class Tree:
     cdef object txn
     cdef object __weakref__
     cdef Mapping mapping
+    cdef Signs signs
     cdef uint64_t state, root, pages, page_bytes
     cdef readonly bint is_sure          # whether the tree was found
 
     cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept
+    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size) noexcept
     cdef Look _find_from(self, uint64_t number, const char *key, Py_ssize_t size, Piece *value) noexcept
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept
     cdef Look _data(self, const char *page, const char *at, const Node *node, Piece *value) noexcept

@@ -8,24 +8,18 @@ current; and it is asked whenever something here is not as it should be.
 
 This is the format of LMDB 1.0 (data version 3), on machines of 64 bits, little endian. Elsewhere no
 tree is sure, and LMDB is asked for everything.
-
-    page    number u64, transaction u64, pad u16, flags u16, size of what follows u16, end of the free
-            bytes u16; then for each node, in the order of their keys, where it is u16, from here
-    node    low u32, flags u16, size of the key u16, the key, a byte if its size is odd, the data
-    leaf    low is the size of the data. With BIG there are instead a page number u64, a transaction
-            u64 and a count u64: of pages that hold the data behind the header of the first
-    branch  low, with flags above it, is the number of the page below; the first key counts as lowest
-    meta    pages 0 and 1, by turns: magic u32, version u32, address u64, size u64, then the trees of
-            free pages and of names, the last page u64, the transaction u64 that wrote it
-    tree    page size u32 (of the first tree), flags u16, depth u16, four counts u64, its root u64.
-            The tree of names has the other trees as data; a name ends with a zero
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from ephemera.core._access cimport Piece
+from ephemera.engines.local._lmdb cimport (
+    BIG, BRANCH, DEPTH_MAX, FIXED, HEADER_BYTES, LAST_PAGE_AT, LEAF, META_BYTES, NAMES_ROOT_AT, NODE_BYTES, Node,
+    STATE_AT, TREE_BYTES, count_nodes, find_node, flags_of, page_below, u16, u32, u64,
+)
 from ephemera.engines.local._mapping cimport eph_prefetch
+from ephemera.engines.local._signs cimport NO_SIGN, Signs
 
 import sys
 
@@ -36,41 +30,12 @@ cdef extern from *:
     void EPH_SEEN() noexcept nogil
 
 cdef enum:
-    HEADER_BYTES = 24
-    NODE_BYTES = 8
-    BRANCH = 0x01
-    LEAF = 0x02
-    FIXED = 0x20             # a leaf of keys alone, which none of our trees has
-    BIG = 0x01
-    TREE_BYTES = 48
-    NAMES_ROOT_AT = 136      # in a meta page
-    LAST_PAGE_AT = 144
-    STATE_AT = 152
-    META_BYTES = 160
-    DEPTH_MAX = 32
+    STEPS_FORESEEN = 3
 
 cdef uint64_t NOWHERE = <uint64_t> -1     # the root of an empty tree
 cdef uint32_t MAGIC = 0xBEEFC0DE
 cdef uint32_t VERSION = 3
 cdef bint IS_FORMAT_OURS = sys.byteorder == "little" and sizeof(void *) == 8
-
-
-cdef inline uint16_t _u16(const char *at) noexcept nogil:
-    cdef uint16_t n
-    memcpy(&n, at, 2)
-    return n
-
-
-cdef inline uint32_t _u32(const char *at) noexcept nogil:
-    cdef uint32_t n
-    memcpy(&n, at, 4)
-    return n
-
-
-cdef inline uint64_t _u64(const char *at) noexcept nogil:
-    cdef uint64_t n
-    memcpy(&n, at, 8)
-    return n
 
 
 cdef class Tree:
@@ -95,8 +60,9 @@ cdef class Tree:
         if self._find_from(
             names_root, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name) + 1, &found
         ) == PRESENT and found.size == TREE_BYTES:
-            self.root = _u64(found.start + TREE_BYTES - 8)
-            self.is_sure = True
+            self.root = u64(found.start + TREE_BYTES - 8)
+            self.signs = Signs()
+            self.is_sure = self.signs.begin(self.root)
 
     def get(self, bytes key not None):
         """What is stored of a key, or None. Raises ValueError where only LMDB can say."""
@@ -117,21 +83,33 @@ cdef class Tree:
             return UNSURE
         if self.root == NOWHERE:
             return ABSENT
-        return self._find_from(self.root, key, size, value)
+        return self._find_from(self._leaf(key, size), key, size, value)
+
+    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size) noexcept:
+        """The number of the leaf for a key, or of a branch above it that the signs do not go beyond."""
+        cdef uint64_t sign = 0, number
+        cdef const char *page
+        while True:
+            number = self.signs.follow(&sign, key, size)
+            page = self._page(number)
+            if sign == NO_SIGN or page == NULL or not flags_of(page) & BRANCH:
+                return number
+            if not self.signs.learn(sign, page, self.page_bytes):
+                return number
 
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept:
         cdef char meta[META_BYTES]
         memcpy(meta, page, META_BYTES)
         EPH_SEEN()
         if (
-            _u32(meta + HEADER_BYTES) != MAGIC
-            or _u32(meta + HEADER_BYTES + 4) != VERSION
-            or _u64(meta + STATE_AT) != self.state
-            or _u64(page + STATE_AT) != self.state
+            u32(meta + HEADER_BYTES) != MAGIC
+            or u32(meta + HEADER_BYTES + 4) != VERSION
+            or u64(meta + STATE_AT) != self.state
+            or u64(page + STATE_AT) != self.state
         ):
             return False
-        names_root[0] = _u64(meta + NAMES_ROOT_AT)
-        self.pages = _u64(meta + LAST_PAGE_AT) + 1
+        names_root[0] = u64(meta + NAMES_ROOT_AT)
+        self.pages = u64(meta + LAST_PAGE_AT) + 1
         return True
 
     cdef Look _find_from(
@@ -146,7 +124,7 @@ cdef class Tree:
             page = self._page(number)
             if page == NULL:
                 return UNSURE
-            flags = _u16(page + 18)
+            flags = flags_of(page)
             if flags & FIXED or not flags & (BRANCH | LEAF):
                 return UNSURE
             found = _search(page, self.page_bytes, (flags & BRANCH) != 0, key, size, &at, &node)
@@ -154,7 +132,7 @@ cdef class Tree:
                 return ABSENT if found == 0 else UNSURE
             if flags & LEAF:
                 return self._data(page, at, &node, value)
-            number = <uint64_t> node.flags << 32 | node.low
+            number = page_below(&node)
         return UNSURE
 
     cdef Look _data(
@@ -167,7 +145,7 @@ cdef class Tree:
         if node.flags & BIG:
             if at + 8 > end:
                 return UNSURE
-            page = self._page(_u64(at))
+            page = self._page(u64(at))
             if page == NULL:
                 return UNSURE
             at, end = page + HEADER_BYTES, <const char *> self.mapping.start + self.pages * self.page_bytes
@@ -182,7 +160,7 @@ cdef class Tree:
         if number >= self.pages:
             return NULL
         page = <const char *> self.mapping.start + number * self.page_bytes
-        return page if _u64(page) == number and _u64(page + 8) <= self.state else NULL
+        return page if u64(page) == number and u64(page + 8) <= self.state else NULL
 
 
 cdef inline int _search(
@@ -191,15 +169,17 @@ cdef inline int _search(
 ) noexcept nogil:
     """Find the node of a key, or in a branch the one that leads to it: 1 when it is there, 0 when it is
     not, -1 when the page is damaged."""
-    cdef uint64_t count = _u16(page + 20) >> 1
+    cdef uint64_t count = count_nodes(page, page_bytes)
     cdef uint64_t low = is_branch, high = count, middle
-    cdef int order
-    if count == 0 or HEADER_BYTES + 2 * count > page_bytes:
+    cdef int order, step = 0
+    if count == 0:
         return -1
-    _foresee(page, count)
     while low < high:
+        if step % STEPS_FORESEEN == 0:
+            _foresee(page, low, high)
+        step += 1
         middle = (low + high) >> 1
-        at[0] = _node(page, page_bytes, middle, node)
+        at[0] = find_node(page, page_bytes, middle, node)
         if at[0] == NULL:
             return -1
         order = memcmp(key, at[0] + NODE_BYTES, min(size, <Py_ssize_t> node.key_size))
@@ -213,23 +193,13 @@ cdef inline int _search(
             low = middle + 1
     if not is_branch:
         return 0
-    at[0] = _node(page, page_bytes, low - 1, node)
+    at[0] = find_node(page, page_bytes, low - 1, node)
     return -1 if at[0] == NULL else 1
 
 
-cdef inline void _foresee(const char *page, uint64_t count) noexcept nogil:
-    """Have the nodes on their way from memory that the first three steps of a search may look at."""
-    cdef uint64_t eighth
+cdef inline void _foresee(const char *page, uint64_t low, uint64_t high) noexcept nogil:
+    """Have the nodes on their way from memory that the next three steps of a search may look at."""
+    cdef uint64_t eighth, index
     for eighth in range(<uint64_t> 1, <uint64_t> 8):
-        eph_prefetch(page + HEADER_BYTES + _u16(page + HEADER_BYTES + 2 * (eighth * count >> 3)))
-
-
-cdef inline const char *_node(
-    const char *page, uint64_t page_bytes, uint64_t index, Node *node
-) noexcept nogil:
-    """Where a node is; NULL when it is not all within the page."""
-    cdef uint64_t at = HEADER_BYTES + <uint64_t> _u16(page + HEADER_BYTES + 2 * index)
-    if at + NODE_BYTES > page_bytes:
-        return NULL
-    memcpy(node, page + at, NODE_BYTES)
-    return page + at if at + NODE_BYTES + node.key_size <= page_bytes else NULL
+        index = low + (eighth * (high - low) >> 3)
+        eph_prefetch(page + HEADER_BYTES + u16(page + HEADER_BYTES + 2 * index))
