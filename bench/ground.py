@@ -52,7 +52,7 @@ class Scale:
     @property
     def grown_reads(self) -> int:
         """Reads in a store of `keys` keys: so many that what only a process's first ones cost is a small part."""
-        return min(1_000_000, 100 * self.keys)
+        return min(500_000, 100 * self.keys)
 
     @property
     def grown_writes(self) -> int:

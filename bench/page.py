@@ -26,11 +26,9 @@ PLOTTED_LATENCIES = ("put_latency", "get_latency")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench-page` from what `bench/results` keeps of two runs, every round of each: one of the peers
-that the targets name, and one of the server. The growth is of two earlier ones of the same day,
-before rows were read from LMDB's pages: that of 10,000,000 keys, ours alone, of one round of the second.
-`make bench` measures anew, every peer and workload there is; `python -m bench --check --huge` holds the figures
-against the targets below.
+Written by `make bench-page` from what `bench/results` keeps of two runs, every round of each: one of the stores,
+with the growth (one round of it with 10,000,000 keys), and one of the server. `make bench` measures anew, every
+peer and workload there is; `python -m bench --check --huge` holds the figures against the targets below.
 
 Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
 figure is the median. Read ratios, not rates: a rate belongs to this machine and to what else it did at that

@@ -1,4 +1,4 @@
-"""What every test shares: how long Hypothesis searches, and that Ctrl-C is heard."""
+"""What every test shares: how long Hypothesis searches, and that signals are heard."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
-# A shell that starts the tests in the background has them ignore interrupts, and so would every
-# process that a test starts, and interrupts.
+# Who starts the tests in the background, or with nohup, has them ignore some signals, and so would
+# every process that a test starts and then sends them to.
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
