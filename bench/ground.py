@@ -51,7 +51,7 @@ class Scale:
 
     @property
     def grown_reads(self) -> int:
-        """Reads in a store of `keys` keys: so many that what only a process's first ones cost is a small part."""
+        """Reads in a store of `keys` keys: many for each page of a large one."""
         return min(500_000, 100 * self.keys)
 
     @property

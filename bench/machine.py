@@ -26,9 +26,12 @@ def describe() -> dict[str, str | int]:
 
 
 def commit() -> str:
-    """The commit that is checked out, or "unknown" outside a repository."""
+    """The commit that is checked out, with a mark where files differ from it; "unknown" outside a repository."""
     done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     return done.stdout.strip() or "unknown"
 

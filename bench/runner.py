@@ -38,7 +38,10 @@ class Plan:
 def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
     """The results after every round and every size of store: a run takes long, and may be cut short."""
     present = [name for name in plan.peers if PEERS[name].is_installed()]
-    date = datetime.now(UTC).isoformat(timespec="seconds")
+    made: Results = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": machine.commit(),
+    }
     cells: list[Cell] = []
     for number in range(plan.rounds):
         # A machine that warms up or tires during a round must not always hit the same peer.
@@ -50,7 +53,7 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
                     cells.append(cell)
                     progress(cell)
                 _settle_disk(plan)
-        results = _results(plan, cells, number + 1) | {"date": date}
+        results = made | _results(plan, cells, number + 1)
         yield results
     for keys in plan.growth:
         results["growth"][str(keys)] = _grow(plan, present, keys, progress)
@@ -60,7 +63,6 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
 def _results(plan: Plan, cells: Sequence[Cell], rounds: int) -> Results:
     """The rounds, their medians, and what is needed to make sense of them later."""
     return {
-        "commit": machine.commit(),
         "machine": machine.describe(),
         "packages": machine.versions(PEERS[name] for name in plan.peers),
         "settings": {"keys": plan.keys, "rounds": rounds, "is_tiny": plan.is_tiny},

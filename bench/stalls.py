@@ -3,7 +3,7 @@
 A reply's delay counts from the instant at which its request was due, not from when it could be sent, so
 that a stall is felt by every request that falls into it. `python -m bench.stalls PATH` is a server
 whose store does not checkpoint, to hold the ordinary one against: all else is the same, but that it can
-be so for as long only as segments may wait, some twenty seconds of these writes.
+be so for as long only as segments may wait, and that it sweeps nothing, where nothing dies.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ KEYS = 10_000
 READS_A_SECOND = 1_000
 WRITES_AT_ONCE = 50
 WRITE_PAUSE_SECONDS = 0.01
+SECONDS_MAX = 20
 VALUE_BYTES = 1_000
 """With so many writes a second a segment is full, and checkpointed, about every six seconds."""
 
@@ -40,6 +41,8 @@ def start_uncheckpointed(store: Path) -> Process:
 
 def read_delays_ms(server: Process, seconds: float) -> list[float]:
     """The delay of each GET beside the writes."""
+    if seconds > SECONDS_MAX:
+        raise SystemExit(f"reads beside writes: {SECONDS_MAX} seconds at most, not {seconds:g}")
     with Wire(server) as wire:
         for start in range(0, KEYS, 500):
             wire.pipeline([("SET", _key(n), b"v" * 100) for n in range(start, start + 500)])

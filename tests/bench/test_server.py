@@ -33,7 +33,7 @@ def test_every_figure_is_told_and_kept(tmp_path: Path) -> None:
     )
     assert set(done.stderr.splitlines()) == {f"kept in {out}"}
     verdicts = re.findall(
-        r"^(?:pass|FAIL)  (\w+ -P \d+) ≥ .* (\d+\.\d+)×: ", done.stdout, re.MULTILINE
+        r"^(?:pass|FAIL)  (\w+ -P \d+) ≥ .* (\d+\.\d+)× \(.* to ", done.stdout, re.MULTILINE
     )
     assert [case for case, _ in verdicts] == [
         f"{command} -P {pipelined}" for pipelined in RATIOS_AT_LEAST for command in COMMANDS

@@ -51,6 +51,7 @@ class Connection(Receiving):
 @pytest.fixture
 def sockets(server: Server) -> Iterator[Sockets]:
     sockets = Sockets(server)
+    sockets.turn_ns = 60 * 10**9  # a slow machine must not end a turn
     yield sockets
     sockets.close()
 
@@ -203,3 +204,16 @@ def test_a_turn_ends_after_a_client_that_sends_much(
     assert publisher.read() == b":1\r\n"
     sockets.serve()
     assert publisher.read() == b"+PONG\r\n"
+
+
+def test_a_turn_ends_after_a_command_that_took_long(
+    connect: Callable[[], Connection], sockets: Sockets, listener: Connection
+) -> None:
+    publisher, late = connect(), connect()
+    listener.session.transmit = lambda _: late.client.send(wire("PING"))
+    publisher.client.send(wire("PUBLISH", "news", "one"))
+    sockets.turn_ns = 0
+    sockets.serve()
+    assert (publisher.read(), late.read()) == (b":1\r\n", b"")
+    sockets.serve()
+    assert late.read() == b"+PONG\r\n"

@@ -17,6 +17,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 
+from ephemera.core._clock cimport elapsed_ns
 from ephemera.server._direct cimport Answering, Owing, Tally
 
 cdef extern from *:
@@ -75,6 +76,7 @@ cdef enum:
     EVENTS_MAX = 256             # clients that are served without another look who else is ready
     CLIENTS_A_TURN = 16          # after so many the loop has its turn
     INPUT_BYTES_A_TURN = 64 * 1024    # or after so much of them
+    TURN_NS = 1_000_000          # or after so long
     INPUT_BYTES = 256 * 1024     # that one client's turn reads
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
 
@@ -162,8 +164,10 @@ cdef class Receiving(Owing):
 
 
 cdef class Sockets:
-    """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls."""
+    """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls. After
+    `turn_ns` it looks no more who else is ready."""
     cdef readonly int fd
+    cdef public int64_t turn_ns
     cdef Tally tally
     cdef list by_fd              # None where nobody has that number
     cdef char *buffer
@@ -171,6 +175,7 @@ cdef class Sockets:
 
     def __cinit__(self, Tally tally not None):
         self.fd = -1
+        self.turn_ns = TURN_NS
         self.tally = tally
         self.by_fd = []
         self.buffer = <char *> PyMem_Malloc(INPUT_BYTES)
@@ -212,12 +217,15 @@ cdef class Sockets:
         """Read and answer every client that has sent something, and if those were few, who has since."""
         cdef int served = 0, count
         cdef int64_t read_most = self.tally.input_bytes + INPUT_BYTES_A_TURN
+        cdef int64_t until_ns = elapsed_ns() + self.turn_ns
         while served < CLIENTS_A_TURN and self.tally.input_bytes < read_most:
             count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
             if count <= 0:
                 break
             self._serve_some(count)
             served += count
+            if elapsed_ns() >= until_ns:
+                break
 
     cdef int _serve_some(self, int count) except -1:
         cdef int i

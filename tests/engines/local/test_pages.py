@@ -244,8 +244,8 @@ def test_lmdb_is_asked_where_the_size_of_the_file_is_unknown(path: Path) -> None
 def test_lmdb_is_asked_where_pages_do_not_say(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsure(txn: lmdb.Transaction[bytes], mapping: Mapping, _: int, name: bytes) -> Tree:
-        return Tree(txn, mapping, 0, name)
+    def unsure(txn: lmdb.Transaction[bytes], mapping: Mapping, _: int, *more: Any) -> Tree:
+        return Tree(txn, mapping, 0, *more)
 
     monkeypatch.setattr("ephemera.engines.local.base_tier.Tree", unsure)
     store = open_store()

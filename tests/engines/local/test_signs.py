@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
 import pytest
 
+from ephemera import Store
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
+from tests.engines.local.stores import engine_of
+from tests.engines.local.test_pages import State
 
+PAGE_BYTES = 4_096
 FILLING = b"v" * 150
 KEYS = {
     "told by eight bytes": [b"key:%014d" % number for number in range(0, 60_000, 3)],
@@ -77,3 +83,42 @@ def test_a_tree_of_more_branches_than_there_is_room_for_is_read_from_its_pages(
     for _ in range(2):
         assert all(tree.get(key) == b"1" for key in keys)
         assert all(tree.get(key + b"0") is None for key in keys[::10])
+
+
+def test_what_was_learned_serves_until_something_is_written(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store()
+    store.put_many({f"{number:06}": "old" for number in range(2_000)})
+    store.checkpoint()
+    file = engine_of(store)._base.file
+    first = file.pin()
+    assert first is not None
+    assert first.signs is not None
+    again = file.pin()
+    assert again is not None
+    assert again.signs is first.signs
+    store.put_many({f"{number:06}": "new" for number in range(0, 2_000, 2)})
+    store.checkpoint()
+    later = file.pin()
+    assert later is not None
+    assert later.signs is not first.signs
+    assert {store.get(f"{number:06}") for number in range(0, 2_000, 2)} == {b"new"}
+
+
+@pytest.mark.parametrize("root", [1 << 63 | 8, 1 << 63 | 1 << 40, (1 << 64) - 2, 1 << 62, 1 << 20])
+def test_a_root_that_is_no_page_is_not_followed(tmp_path: Path, root: int) -> None:
+    path = tmp_path / "one.mdb"
+    read(path, dict.fromkeys(KEYS["at random"], FILLING))
+    image = bytearray(path.read_bytes())
+    state = max(struct.unpack_from("<Q", image, page + 152)[0] for page in (0, PAGE_BYTES))
+    names = struct.unpack_from("<Q", image, (state & 1) * PAGE_BYTES + 136)[0] * PAGE_BYTES
+    at = image.index(b"rows\0", names) + 46  # behind the name, filled up to an even size
+    struct.pack_into("<Q", image, at, root)
+    damaged = tmp_path / "damaged.mdb"
+    damaged.write_bytes(image)
+    with damaged.open("rb") as file:
+        mapping = Mapping(file.fileno(), len(image), is_writable=False)
+    tree = Tree(State(state), mapping, len(image), b"rows")  # type: ignore[arg-type]  # not LMDB's
+    with pytest.raises(ValueError, match="not what it should be"):
+        tree.get(KEYS["at random"][1])

@@ -15,11 +15,12 @@ cdef class Tree:
     cdef object txn
     cdef object __weakref__
     cdef Mapping mapping
-    cdef Signs signs
+    cdef readonly Signs signs
     cdef uint64_t state, root, pages, page_bytes
     cdef readonly bint is_sure          # whether the tree was found
 
     cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept
+    cdef bint _has_signs(self, Signs learned)
     cdef uint64_t _leaf(self, const char *key, Py_ssize_t size) noexcept
     cdef Look _find_from(self, uint64_t number, const char *key, Py_ssize_t size, Piece *value) noexcept
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept

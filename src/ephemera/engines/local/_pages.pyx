@@ -41,11 +41,15 @@ cdef bint IS_FORMAT_OURS = sys.byteorder == "little" and sizeof(void *) == 8
 cdef class Tree:
     """The tree of a name, as a read transaction sees it, which this keeps open.
 
-    `mapping` is the file, which has `file_bytes` now. What `find` finds stays where it is until this
-    goes, or the transaction is ended.
+    `mapping` is the file, which has `file_bytes` now. `learned` are the signs of an earlier tree of this
+    file and name, and serve this one too if nothing was written since. What `find` finds stays where it is
+    until this goes, or the transaction is ended.
     """
 
-    def __init__(self, txn, Mapping mapping not None, uint64_t file_bytes, bytes name not None):
+    def __init__(
+        self, txn, Mapping mapping not None, uint64_t file_bytes, bytes name not None,
+        Signs learned=None
+    ):
         cdef uint64_t names_root = 0
         cdef const char *start = <const char *> mapping.start
         cdef Piece found
@@ -61,8 +65,7 @@ cdef class Tree:
             names_root, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name) + 1, &found
         ) == PRESENT and found.size == TREE_BYTES:
             self.root = u64(found.start + TREE_BYTES - 8)
-            self.signs = Signs()
-            self.is_sure = self.signs.begin(self.root)
+            self.is_sure = self.root == NOWHERE or self._has_signs(learned)
 
     def get(self, bytes key not None):
         """What is stored of a key, or None. Raises ValueError where only LMDB can say."""
@@ -87,15 +90,24 @@ cdef class Tree:
 
     cdef uint64_t _leaf(self, const char *key, Py_ssize_t size) noexcept:
         """The number of the leaf for a key, or of a branch above it that the signs do not go beyond."""
-        cdef uint64_t sign = 0, number
+        cdef uint64_t sign = 0, number = self.root
         cdef const char *page
-        while True:
+        cdef int depth
+        for depth in range(DEPTH_MAX):
             number = self.signs.follow(&sign, key, size)
             page = self._page(number)
             if sign == NO_SIGN or page == NULL or not flags_of(page) & BRANCH:
-                return number
+                break
             if not self.signs.learn(sign, page, self.page_bytes):
-                return number
+                break
+        return number
+
+    cdef bint _has_signs(self, Signs learned):
+        if learned is not None and learned.state == self.state:
+            self.signs = learned
+            return True
+        self.signs = Signs()
+        return self.signs.begin(self.state, self.root)
 
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept:
         cdef char meta[META_BYTES]

@@ -25,7 +25,7 @@ from ephemera.engines.local._mapping cimport eph_prefetch
 
 cdef enum:
     ROOM_FIRST = 4 * 1024
-    ROOM_MAX = 16 * 1024 * 1024     # of a tree of some 25 million rows; branches beyond it stay pages
+    ROOM_MAX = 16 * 1024 * 1024     # of some 9,000 branches; those beyond it are read from their pages
     UNTOLD = -1
 
 cdef uint64_t BOARD = <uint64_t> 1 << 63
@@ -37,17 +37,18 @@ cdef struct Board:
 
 
 cdef class Signs:
-    """The signs of one tree. Everything is at an offset from `start`, which moves as there are more."""
+    """The signs of one tree in one state, for all who read that. Everything is at an offset from `start`,
+    which moves as there are more."""
 
     def __dealloc__(self):
         PyMem_RawFree(self.start)
 
-    cdef bint begin(self, uint64_t root) noexcept:
-        """Note the page of the root, as the sign at 0; whether there was room."""
-        if not self._make_room(8):
+    cdef bint begin(self, uint64_t state, uint64_t root) noexcept:
+        """Note the page of a state's root, as the sign at 0; whether there was room."""
+        if root & BOARD or not self._make_room(8):
             return False
         memcpy(self.start, &root, 8)
-        self.size = 8
+        self.state, self.size = state, 8
         return True
 
     cdef uint64_t follow(self, uint64_t *sign, const char *key, Py_ssize_t size) noexcept:
@@ -188,9 +189,11 @@ cdef bint _fill(Board *board, const char *page, uint64_t page_bytes) noexcept no
         if i == 0:
             continue
         at += NODE_BYTES
+        if node.key_size < board.shared:
+            return False
         if i == 1:
             memcpy(_shared_of(board), at, board.shared)
-        elif node.key_size < board.shared or memcmp(at, _shared_of(board), board.shared) != 0:
+        elif memcmp(at, _shared_of(board), board.shared) != 0:
             return False
         samples[i] = _sample(at + board.shared, node.key_size - board.shared)
         if i > 1 and samples[i] < samples[i - 1]:

@@ -42,6 +42,7 @@ from ephemera.engines.local._base import (
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
+from ephemera.engines.local._signs import Signs
 from ephemera.engines.local.files import FileLock, Files, allocate, system_errors
 from ephemera.engines.local.layout import Layout
 
@@ -181,6 +182,7 @@ class BaseFile:
         self._hold: Hold | None = None
         self._held: ReadTransaction | None = None
         self._mapping: Mapping | None = None
+        self._learned: Signs | None = None
         self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
         # No function of Python is called at the end, so no interrupt comes before its work is done.
         self._user = weakref.ref(self, _released.append)
@@ -217,7 +219,7 @@ class BaseFile:
     def abandon(self) -> None:
         """After a fork, in the child: forget what the parent has begun, without ending it, and close
         what is ours of the file. It is not used again."""
-        self._held = self._mapping = None
+        self._held = self._mapping = self._learned = None
         for view in list(self.views):
             view.abandon()
         _close_environment(self._user)
@@ -240,7 +242,8 @@ class BaseFile:
             txn, mapping = self.begin(), self._mapping
             if mapping is None:
                 return None
-            tree = Tree(txn, mapping, self._file_bytes(), b"rows")
+            tree = Tree(txn, mapping, self._file_bytes(), b"rows", self._learned)
+            self._learned = tree.signs
             self.views.add(tree)  # whoever forks may do so before the reader has it
             return tree
 
@@ -408,7 +411,7 @@ class BaseFile:
 
     def close(self) -> None:
         self.is_closed = True
-        self._mapping = None
+        self._mapping = self._learned = None
         _close_environment(self._user)
 
 
