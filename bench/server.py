@@ -36,9 +36,9 @@ from tests.wire.resp import Wire
 from tests.wire.servers import Process, running, start_ephemera, start_redis
 
 COMMANDS = ("SET", "GET", "INCR")
-UNPIPELINED_ROUNDS = 2
-"""So many times the rounds with one request at a time: the client is the slower part there, and its noise the
-larger."""
+UNPIPELINED_PARTS = 4
+"""With one request at a time each round is in so many parts, the servers taking turns: what else the machine does
+for a second or two then falls on all of them."""
 PIPELINED_REQUESTS = 5
 """How many times more requests a pipelined round has: it takes as long as another then, and what a server does
 once in a while, such as a checkpoint, has the share of a steady load."""
@@ -128,8 +128,9 @@ def compare_rates(place: Path, rounds: int, requests: int) -> Figures:
     with ExitStack() as ended:
         servers = {name: ended.enter_context(running(start())) for name, start in starts.items()}
         for pipelined in RATIOS_AT_LEAST:
-            asked = requests if pipelined == 1 else requests * PIPELINED_REQUESTS
-            for turn in range(rounds * UNPIPELINED_ROUNDS if pipelined == 1 else rounds):
+            parts = UNPIPELINED_PARTS if pipelined == 1 else 1
+            asked = requests // parts if pipelined == 1 else requests * PIPELINED_REQUESTS
+            for turn in range(rounds * parts):
                 names = list(servers) if turn % 2 == 0 else list(servers)[::-1]
                 for command in COMMANDS:
                     found = figures.setdefault(
