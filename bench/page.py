@@ -26,9 +26,10 @@ PLOTTED_LATENCIES = ("put_latency", "get_latency")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench-page` from what `bench/results` keeps of two runs, every round of each: one of the stores,
-with the growth (one round of it with 10,000,000 keys), and one of the server. `make bench` measures anew, every
-peer and workload there is; `python -m bench --check --huge` holds the figures against the targets below.
+Written by `make bench-page` from what `bench/results` keeps of three runs, every round of each: one of the stores,
+one of their growth right after it (three rounds, one with 10,000,000 keys), and one of the server before.
+`make bench` measures anew, every peer and workload there is; `python -m bench --check --huge` holds the figures
+against the targets below.
 
 Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
 figure is the median. Read ratios, not rates: a rate belongs to this machine and to what else it did at that
