@@ -135,7 +135,13 @@ def walk(store: Store) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def open_before() -> frozenset[tuple[int, int]]:
+    """The files that earlier tests in this process have not let go of: one that failed may still be held."""
+    return frozenset(base_tier._environments)
+
+
+@pytest.fixture
+def store(open_before: frozenset[tuple[int, int]], tmp_path: Path) -> Iterator[Store]:
     # A lock that stays taken shows as StoreBusy soon, or as the time limit of the test.
     with ephemera.open(
         tmp_path / "s.eph",
@@ -152,7 +158,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("act", [compact, checkpoint, purge, begin_and_end, drop, walk])
 def test_whoever_handles_an_interrupt_can_go_on_with_the_store(
-    store: Store, act: Callable[[Store], None]
+    open_before: frozenset[tuple[int, int]], store: Store, act: Callable[[Store], None]
 ) -> None:
     interrupts = 0
     while Moments(interrupts + 1).is_met_in(act, store):
@@ -161,13 +167,13 @@ def test_whoever_handles_an_interrupt_can_go_on_with_the_store(
     assert store.get("after") == str(interrupts).encode()
     assert store.check().problems == ()
     store.close()
-    assert base_tier._environments == {}
+    assert base_tier._environments.keys() <= open_before
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("fatal", range(1, 9))
 def test_a_file_that_nobody_has_any_more_is_let_go_whatever_interrupts_its_end(
-    tmp_path: Path, fatal: int
+    open_before: frozenset[tuple[int, int]], tmp_path: Path, fatal: int
 ) -> None:
     path = tmp_path / "00000001.mdb"
     path.touch()
@@ -179,4 +185,4 @@ def test_a_file_that_nobody_has_any_more_is_let_go_whatever_interrupts_its_end(
     finally:
         sys.settrace(None)
     base_tier._close_released()
-    assert base_tier._environments == {}
+    assert base_tier._environments.keys() <= open_before
