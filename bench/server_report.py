@@ -32,7 +32,7 @@ INTRODUCTION = """\
 
 `make bench-server` lets `redis-benchmark` (50 clients, values of 100 bytes, 200,000 random keys) ask our server, a
 `redis-server` whose log is synced once a second, and one that keeps nothing, in turns; a ratio is the median of the
-rounds' ratios, and with one request at a time of four times as many shorter ones. The processor time is that of the whole process until it rests, so that a checkpoint is the
+rounds' ratios, of which there are more with one request at a time. The processor time is that of the whole process until it rests, so that a checkpoint is the
 writes' that it is for. [Decision 24](decisions/0024-server-profile.md) says where it goes."""
 
 
