@@ -113,4 +113,5 @@ def make_keys(count: int) -> list[bytes]:
 
 
 def make_pairs(keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return ((key, VALUE) for key in keys)
+    """The keys, each with a value of its own: a peer that keeps objects must not keep one for all."""
+    return ((key, bytes(memoryview(VALUE))) for key in keys)

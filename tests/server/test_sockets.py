@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -187,11 +188,11 @@ def test_a_turn_ends_however_much_clients_send(
     connect: Callable[[], Connection], sockets: Sockets, listener: Connection
 ) -> None:
     publisher = connect()
-    request = wire("PUBLISH", "news", "one")
+    request = wire("PUBLISH", "news", "x" * 4_000)
     listener.session.transmit = lambda _: publisher.client.send(request)
     publisher.client.send(request)
     sockets.serve()
-    assert publisher.read() == b":1\r\n" * 16
+    assert publisher.read() == b":1\r\n" * math.ceil(64 * 1024 / len(request))
 
 
 def test_a_turn_ends_after_a_client_that_sends_much(
@@ -217,3 +218,41 @@ def test_a_turn_ends_after_a_command_that_took_long(
     assert (publisher.read(), late.read()) == (b":1\r\n", b"")
     sockets.serve()
     assert late.read() == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("count", [1, 3, 31, 32, 100])
+def test_it_is_known_how_many_clients_are_about(
+    connect: Callable[[], Connection], sockets: Sockets, count: int
+) -> None:
+    keep_company(sockets, [connect() for _ in range(count)])
+    assert sockets.company == count
+
+
+@pytest.mark.parametrize(("about", "late", "waits"), [(31, 1, False), (32, 1, True), (32, 8, False)])
+def test_few_of_many_clients_let_the_others_gather(
+    connect: Callable[[], Connection], sockets: Sockets, about: int, late: int, waits: bool
+) -> None:
+    connections = [connect() for _ in range(about)]
+    keep_company(sockets, connections)
+    listener, publisher, *others = connections
+    listener.client.send(wire("SUBSCRIBE", "news"))
+    sockets.serve()
+
+    def send_late(_message: bytes) -> None:
+        for other in others[:late]:
+            other.client.send(wire("PING"))
+
+    listener.session.transmit = send_late
+    publisher.client.send(wire("PUBLISH", "news", "one"))
+    sockets.serve()
+    assert sockets.pauses == waits
+    assert [other.read() for other in others[:late]] == [b"+PONG\r\n"] * late
+
+
+def keep_company(sockets: Sockets, connections: list[Connection]) -> None:
+    """Have each of them ask, by turns, until it was counted twice how many they are."""
+    for number in range(2 * 128):
+        connection = connections[number % len(connections)]
+        connection.client.send(wire("PING"))
+        sockets.serve()
+        assert connection.read() == b"+PONG\r\n"

@@ -20,6 +20,8 @@ class Receiving:
 
 class Sockets:
     turn_ns: int
+    company: int
+    pauses: int
     fd: int
     def __init__(self, tally: Tally) -> None: ...
     def watch(self, connection: Receiving, fd: int) -> None: ...

@@ -7,7 +7,8 @@ a small request takes. So a connection's socket is also watched here, by an epol
 descriptor to the loop: when it is ready, every client that has sent something is read, answered and
 written to, and no object is made on the way. Replies go out some at a time: a client program with many
 connections that wakes for each of them, and sleeps again, costs more than answering it. None of them waits
-for a command that may take long, nor for what others send to its client.
+for a command that may take long, nor for what others send to its client. For the same reason a server with
+many clients, of whom few have sent something, waits a moment for the others before it looks again.
 
 Where there is no epoll, and for TLS, `data_received` does the same with uvloop's own transport.
 """
@@ -15,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._clock cimport elapsed_ns
 from ephemera.server._direct cimport Answering, Owing, Tally
@@ -31,6 +32,8 @@ cdef extern from *:
     #endif
     #if defined(__linux__)
     #include <sys/epoll.h>
+    #include <sys/prctl.h>
+    #include <time.h>
     #define EPH_HAS_EPOLL 1
     typedef struct epoll_event eph_event;
     static int eph_epoll_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
@@ -46,6 +49,13 @@ cdef extern from *:
         return epoll_wait(poll, events, room, 0);
     }
     static int eph_event_fd(const eph_event *event) { return event->data.fd; }
+    static void eph_pause(long ns) {
+        static __thread int is_exact = 0;
+        struct timespec span = {.tv_sec = 0, .tv_nsec = ns};
+        /* Else the system adds 50 us, to wake several at once. */
+        if (!is_exact) is_exact = !prctl(PR_SET_TIMERSLACK, 1L);
+        nanosleep(&span, 0);
+    }
     #else
     #define EPH_HAS_EPOLL 0
     typedef struct { int fd; } eph_event;
@@ -54,6 +64,7 @@ cdef extern from *:
     static int eph_epoll_leave(int poll, int fd) { errno = ENOSYS; return -1; }
     static int eph_epoll_ready(int poll, eph_event *events, int room) { errno = ENOSYS; return -1; }
     static int eph_event_fd(const eph_event *event) { return event->fd; }
+    static void eph_pause(long ns) { }
     #endif
     """
     bint EPH_HAS_EPOLL
@@ -66,6 +77,7 @@ cdef extern from *:
     int eph_epoll_leave(int poll, int fd) nogil
     int eph_epoll_ready(int poll, eph_event *events, int room) nogil
     int eph_event_fd(const eph_event *event) nogil
+    void eph_pause(long ns) nogil
     Py_ssize_t recv(int fd, void *buffer, size_t size, int flags) nogil
     Py_ssize_t send(int fd, const void *data, size_t size, int flags) nogil
     int close(int fd) nogil
@@ -74,11 +86,13 @@ IS_AVAILABLE = bool(EPH_HAS_EPOLL)
 
 cdef enum:
     EVENTS_MAX = 256             # clients that are served without another look who else is ready
-    CLIENTS_A_TURN = 16          # after so many the loop has its turn
-    INPUT_BYTES_A_TURN = 64 * 1024    # or after so much of them
-    TURN_NS = 1_000_000          # or after so long
+    TURN_NS = 1_000_000          # after so long the loop has its turn
+    INPUT_BYTES_A_TURN = 64 * 1024    # or after so much of all clients
     INPUT_BYTES = 256 * 1024     # that one client's turn reads
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
+    COMPANY_OF = 128             # how many are served while it is counted how many different ones they are
+    COMPANY_MIN = 32             # fewer different ones are not worth waiting for
+    PAUSE_NS = 20_000            # how long they are waited for
 
 
 cdef class Receiving(Owing):
@@ -93,6 +107,7 @@ cdef class Receiving(Owing):
     cdef public bint is_behind
     cdef bint owes               # a reply that is still to go out
     cdef int fd
+    cdef uint64_t counted_in     # the last count of different clients that it was part of
 
     def __cinit__(self):
         self.fd = -1
@@ -165,17 +180,27 @@ cdef class Receiving(Owing):
 
 cdef class Sockets:
     """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls. After
-    `turn_ns` it looks no more who else is ready."""
+    `turn_ns` it looks no more who else is ready.
+
+    `company` is how many different clients sent the last requests. Where many are about, and a second look finds
+    few of them, there is a pause for the others; `pauses` counts these.
+    """
     cdef readonly int fd
     cdef public int64_t turn_ns
+    cdef readonly int company
+    cdef readonly uint64_t pauses
     cdef Tally tally
     cdef list by_fd              # None where nobody has that number
     cdef char *buffer
     cdef eph_event *events
+    cdef uint64_t count          # of different clients: its number, how many it has seen, and of those served
+    cdef int counted
+    cdef int served
 
     def __cinit__(self, Tally tally not None):
         self.fd = -1
         self.turn_ns = TURN_NS
+        self.count = 1
         self.tally = tally
         self.by_fd = []
         self.buffer = <char *> PyMem_Malloc(INPUT_BYTES)
@@ -214,18 +239,22 @@ cdef class Sockets:
         connection.fd = -1
 
     def serve(self) -> None:
-        """Read and answer every client that has sent something, and if those were few, who has since."""
-        cdef int served = 0, count
+        """Read and answer every client that has sent something, and then who has since."""
         cdef int64_t read_most = self.tally.input_bytes + INPUT_BYTES_A_TURN
         cdef int64_t until_ns = elapsed_ns() + self.turn_ns
-        while served < CLIENTS_A_TURN and self.tally.input_bytes < read_most:
-            count = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
-            if count <= 0:
+        cdef bint is_first = True
+        cdef int ready
+        while True:
+            ready = eph_epoll_ready(self.fd, self.events, EVENTS_MAX)
+            if ready <= 0:
                 break
-            self._serve_some(count)
-            served += count
-            if elapsed_ns() >= until_ns:
+            self._serve_some(ready)
+            if self.tally.input_bytes >= read_most or elapsed_ns() >= until_ns:
                 break
+            if not is_first and self._has_few(ready):
+                self.pauses += 1
+                eph_pause(PAUSE_NS)
+            is_first = False
 
     cdef int _serve_some(self, int count) except -1:
         cdef int i
@@ -238,11 +267,25 @@ cdef class Sockets:
             self.tally.settle()
         return 0
 
+    cdef inline bint _has_few(self, int ready) noexcept:
+        return self.company >= COMPANY_MIN and 4 * ready < self.company
+
+    cdef void _count(self, Receiving connection) noexcept:
+        if connection.counted_in != self.count:
+            connection.counted_in = self.count
+            self.counted += 1
+        self.served += 1
+        if self.served == COMPANY_OF:
+            self.company = self.counted
+            self.served = self.counted = 0
+            self.count += 1
+
     cdef int _serve_one(self, int fd) except -1:
         # It may have been left while others before it were answered.
         cdef Receiving connection = self.by_fd[fd]
         if connection is None:
             return 0
+        self._count(connection)
         try:
             if connection.receive(self.buffer):
                 self.tally.owed.append(connection)

@@ -49,7 +49,7 @@ cdef struct Record:
     uint8_t zero
 
 cdef struct Found:
-    # A record and where it lies; `record` is NULL when there is none.
+    # A record and where it lies.
     Record *record
     uint64_t position
     Py_ssize_t index         # of its segment in a stack
@@ -111,9 +111,10 @@ cdef class Segment:
     cdef bint holds(self, uint64_t position) noexcept nogil
     cdef uint32_t _checksum(self, const Record *r, uint64_t position) noexcept nogil
     cdef int damaged(self, uint64_t position, reason) except -1
-    cdef Found find(
-        self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit
-    ) except *
+    cdef bint find(
+        self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit,
+        Found *found
+    ) except -1
     cdef void foresee(self, uint64_t hash) noexcept nogil
     cdef void foresee_record(self, uint64_t hash) noexcept nogil
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1

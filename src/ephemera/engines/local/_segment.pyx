@@ -178,16 +178,13 @@ cdef class Segment:
 
     # -- reading
 
-    cdef Found find(
-        self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit
-    ) except *:
-        """The newest version of a key below `limit`."""
-        cdef Found found
+    cdef bint find(
+        self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit,
+        Found *found
+    ) except -1:
+        """The newest version of a key below `limit`, and whether there is one."""
         cdef uint64_t steps = 0, position, older
         cdef Record *r
-        found.record = NULL
-        found.position = 0
-        found.index = 0
         position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
         # The lines of an ordinary record at once, and not each when the one before it has come. A
         # prefetch from anywhere is harmless, so the position needs no check yet.
@@ -202,7 +199,7 @@ cdef class Segment:
                 while position >= limit:
                     older = 8 * <uint64_t> r.older
                     if older == 0:
-                        return found
+                        return False
                     if older >= position or not self.holds(older):
                         self.damaged(position, "an older version that is not older")
                     position = older
@@ -211,12 +208,12 @@ cdef class Segment:
                     self.damaged(position, "a version of another key")
                 found.record = r
                 found.position = position
-                return found
+                return True
             steps += 1
             if steps > self.size // RECORD_BYTES:
                 self.damaged(position, "a chain without an end")
             position = 8 * <uint64_t> eph_load32(&r.chain)
-        return found
+        return False
 
     cdef void foresee(self, uint64_t hash) noexcept nogil:
         """Fetch the slot that `find` will ask, without waiting for it."""
@@ -789,10 +786,9 @@ cdef class Cut:
         for i in range(len(self.segments)):
             segment = self.segments[i]
             hash = eph_hash(segment.hash_seed, family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-            found = segment.find(
-                family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), hash, self.limits[i]
-            )
-            if found.record != NULL:
+            if segment.find(
+                family, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), hash, self.limits[i], &found
+            ):
                 return row_or_none(segment, found)
         return BELOW
 

@@ -102,23 +102,20 @@ cdef inline RowHead _times(int64_t written_ms, int64_t deadline_ms, int64_t idle
     return times
 
 
-cdef Found _find(list segments, uint64_t hash_seed, uint32_t family, Piece key) except *:
-    """The newest published version of a key in a stack of segments, newest first."""
+cdef bint _find(
+    list segments, uint64_t hash_seed, uint32_t family, Piece key, Found *found
+) except -1:
+    """The newest published version of a key in a stack of segments, newest first; whether there is one."""
     cdef uint16_t size = <uint16_t> key.size
     cdef uint64_t hash = eph_hash(hash_seed, family, key.start, size)
-    cdef Found found
     cdef Segment segment
     cdef Py_ssize_t i
-    found.record = NULL
-    found.position = 0
-    found.index = 0
     for i in range(PyList_GET_SIZE(segments)):
         segment = <Segment> PyList_GET_ITEM(segments, i)
-        found = segment.find(family, key.start, size, hash, segment.published())
-        if found.record != NULL:
+        if segment.find(family, key.start, size, hash, segment.published(), found):
             found.index = i
-            break
-    return found
+            return True
+    return False
 
 
 cdef tuple _dead_tuple(Record *r, RowHead *head, bint is_gone):
@@ -300,8 +297,8 @@ cdef class SegmentStack(CompiledAccess):
         """
         cdef list segments = self.readable
         cdef Segment segment
-        cdef Found found = _find(segments, self.control.page.hash_seed, family, key)
-        if found.record == NULL:
+        cdef Found found
+        if not _find(segments, self.control.page.hash_seed, family, key, &found):
             return self._live_below(family, key, now_ms, head, value)
         segment = <Segment> PyList_GET_ITEM(segments, found.index)
         segment.open_record(found.record, found.position, head)
@@ -399,8 +396,9 @@ cdef class SegmentStack(CompiledAccess):
         for segment in self.segments:
             if segment.number < number:
                 break
-            found = segment.find(family, key, size, hash, segment.published())
-            if found.record == NULL or (segment.number == number and found.position == position):
+            if not segment.find(family, key, size, hash, segment.published(), &found):
+                continue
+            if segment.number == number and found.position == position:
                 continue
             r = found.record
             for steps in range(SUCCESSOR_STEPS_MAX):
@@ -422,8 +420,9 @@ cdef class SegmentStack(CompiledAccess):
 
     def knows(self, uint32_t family, bytes key not None) -> bool:
         """Whether any segment holds a version of this key, alive or not."""
+        cdef Found found
         self._look()
-        return _find(self.segments, self.control.page.hash_seed, family, piece_of(key)).record != NULL
+        return _find(self.segments, self.control.page.hash_seed, family, piece_of(key), &found)
 
     def cut(self) -> Cut:
         """What is published now, to be read later."""
