@@ -30,6 +30,7 @@ cdef extern from *:
     void EPH_SEEN() noexcept nogil
 
 cdef enum:
+    LINE_BYTES = 64
     STEPS_FORESEEN = 3
 
 cdef uint64_t NOWHERE = <uint64_t> -1     # the root of an empty tree
@@ -172,6 +173,7 @@ cdef class Tree:
         if number >= self.pages:
             return NULL
         page = <const char *> self.mapping.start + number * self.page_bytes
+        eph_prefetch(page + LINE_BYTES)     # most pages say there where their nodes are
         return page if u64(page) == number and u64(page + 8) <= self.state else NULL
 
 
