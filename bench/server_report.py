@@ -115,14 +115,14 @@ def _check_rates(rates: Figures) -> Iterator[Verdict]:
 
 
 def _check_memory(memory: Figures) -> Iterator[Verdict]:
-    """What only we hold beside all that Redis has in memory."""
-    ours, theirs = memory[OURS]["full"]["private"], memory[THEIRS]["full"]["resident"]
-    mapped = memory[OURS]["full"]["resident"]
+    """All that each has in memory, pages of mapped files included."""
+    ours, theirs = memory[OURS]["full"]["resident"], memory[THEIRS]["full"]["resident"]
+    own = memory[OURS]["full"]["private"]
     yield targets.verdict(
         ours <= MEMORY_AT_MOST * theirs,
-        f"memory of its own ≤ {MEMORY_AT_MOST:g} × redis, resident",
+        f"resident memory ≤ {MEMORY_AT_MOST:g} × redis",
         f"{ours / theirs:.2f}×: {ours / 2**20:.1f} against {theirs / 2**20:.1f} MiB "
-        f"(with mapped files {mapped / theirs:.2f}×)",
+        f"(without mapped files {own / theirs:.2f}×)",
     )
 
 

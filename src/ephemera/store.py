@@ -51,7 +51,12 @@ def open(url: str | os.PathLike[str], **options: Any) -> Store:  # Any: Options 
         if name not in allowed:
             raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(allowed)}")
     settings = Options(**options)
-    return Store(_engine(url, settings), os.fspath(url), settings.default_ttl_ms)
+    engine = _engine(url, settings)
+    try:
+        return Store(engine, os.fspath(url), settings.default_ttl_ms)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def _engine(url: object, options: Options) -> KeyValue:

@@ -41,7 +41,7 @@ def test_every_figure_is_told_and_kept(tmp_path: Path) -> None:
     assert all(float(ratio) > 0 for _, ratio in verdicts)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("pass", "FAIL"))]
     assert sum(", processor time ≤ " in line for line in lines) == len(COMMANDS)
-    for told in ("memory of its own", "GET p99.9", "`expired` events, p99"):
+    for told in ("resident memory", "GET p99.9", "`expired` events, p99"):
         assert sum(told in line for line in lines) == 1
     assert done.returncode == any(line.startswith("FAIL") for line in lines)
     kept = json.loads(out.read_text())

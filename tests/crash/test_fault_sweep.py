@@ -8,9 +8,12 @@ durability setting promises.
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -416,11 +419,12 @@ class Refusals:
         self.failing = failing
 
     def open(self) -> None:
-        """Open; a second time if that failed."""
-        try:
+        """Open; a second time if that failed, which leaves nothing open."""
+        with suppress(ephemera.StoreFailed, ephemera.StoreFull):
             self.run.open()
-        except (ephemera.StoreFailed, ephemera.StoreFull):
-            self.run.open()
+            return
+        assert open_files(self.run.path) == []
+        self.run.open()
 
     def do(self, step: Step) -> None:
         """Do a step, or find that it did not happen, or that it did and was not acknowledged."""
@@ -447,6 +451,23 @@ class Refusals:
         assert rows_of(self.run.opened, now_ms) == self.run.expected(-1, now_ms)
 
 
+def open_files(path: Path) -> list[str]:
+    """The files of a store that this process has open."""
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    # The one that lists the directory is gone by now.
+    names = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(name for name in names if name.startswith(f"{path}/"))
+
+
+@pytest.fixture
+def _uncollected() -> Iterator[None]:
+    """What would be closed only by a collection stays open, and is seen."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def play_failure(path: Path, durability: str, workload: list[Step], fatal: int) -> Failing:
     """The workload with one failing call; then its files must hold what the store said."""
     path.mkdir()
@@ -465,6 +486,7 @@ def play_failure(path: Path, durability: str, workload: list[Step], fatal: int) 
     finally:
         if run.store is not None:
             run.store.close()
+    assert open_files(path) == []
     shutil.rmtree(path)
     return failing
 
@@ -488,6 +510,7 @@ def sweep_failures(path: Path, durability: str, workload: list[Step]) -> str:
     return f"{durability}: {calls} failing calls: {dict(failed)}"
 
 
+@pytest.mark.usefixtures("_uncollected")
 @pytest.mark.parametrize("durability", ["commit", "interval"])
 def test_any_failing_call_is_one_of_our_errors_and_loses_nothing_acknowledged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], durability: str
@@ -497,7 +520,25 @@ def test_any_failing_call_is_one_of_our_errors_and_loses_nothing_acknowledged(
         print(f"\n{tried}")  # noqa: T201  (how much this test is worth)
 
 
+@pytest.mark.usefixtures("_uncollected")
+@pytest.mark.parametrize(
+    "last", ["_start_workers", "family"], ids=["its threads", "its first family"]
+)
+def test_a_store_that_fails_after_its_files_were_opened_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engines.LocalEngine, last, fail)
+        with pytest.raises(RuntimeError):
+            ephemera.open(tmp_path / "s.eph")
+    assert open_files(tmp_path) == []
+
+
 @pytest.mark.soak
+@pytest.mark.usefixtures("_uncollected")
 @pytest.mark.parametrize("durability", ["commit", "interval"])
 def test_any_failing_call_of_a_long_workload_loses_nothing_acknowledged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], durability: str

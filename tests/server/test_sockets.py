@@ -228,7 +228,9 @@ def test_it_is_known_how_many_clients_are_about(
     assert sockets.company == count
 
 
-@pytest.mark.parametrize(("about", "late", "waits"), [(31, 1, False), (32, 1, True), (32, 8, False)])
+@pytest.mark.parametrize(
+    ("about", "late", "waits"), [(31, 1, False), (32, 1, True), (32, 8, False)]
+)
 def test_few_of_many_clients_let_the_others_gather(
     connect: Callable[[], Connection], sockets: Sockets, about: int, late: int, waits: bool
 ) -> None:

@@ -37,6 +37,15 @@ def engine_of(store: ephemera.Store) -> Any:
     return store._engine
 
 
+def is_free(path: Path) -> bool:
+    """Whether nobody has the store open."""
+    try:
+        open_local(path, exclusive=True).close()
+    except ephemera.StoreLocked:
+        return False
+    return True
+
+
 def crash_copy(path: Path, to: Path) -> Path:
     """The files of an open store as a death of all its processes would leave them."""
     shutil.copytree(path, to, ignore=_vanished)

@@ -29,6 +29,7 @@ from tests.engines.local.stores import (
     contents,
     engine_of,
     in_a_thread,
+    is_free,
     open_local,
     python,
     run_python,
@@ -529,14 +530,6 @@ def test_a_forgotten_store_may_be_collected_in_the_middle_of_an_opening(
     with open_local(path) as again:
         assert again.get("key") == b"value"
     assert is_free(path)
-
-
-def is_free(path: Path) -> bool:
-    try:
-        open_local(path, exclusive=True).close()
-    except StoreLocked:
-        return False
-    return True
 
 
 def test_the_last_one_out_leaves_nothing_but_the_base_tier(path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import random
 import struct
 import subprocess
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,10 +22,13 @@ from tests.engines.local.stores import (
     THOUSAND,
     contents,
     crash_copy,
+    engine_of,
     in_a_thread,
+    is_free,
     open_local,
     run_python,
     segment_files,
+    wait_until,
     write_until,
 )
 
@@ -83,6 +87,26 @@ def test_a_failed_sync_is_final_for_writes_and_nothing_to_reads(
     store.put("after", "3")
     store.sync()
     assert store.check().is_clean
+
+
+def test_a_forgotten_store_whose_syncs_fail_is_closed_all_the_same(path: Path) -> None:
+    files = FailingFiles()
+    store = open_local(path, files=files, maintenance="background")
+    store.put("key", "1")
+    files.is_failing = True
+    workers = engine_of(store)._workers
+    wait_until(lambda: any(worker.error for worker in workers))
+    engine = weakref.ref(engine_of(store))
+    del store
+
+    def is_gone() -> bool:
+        # A worker in the middle of its step holds on until that ends, and closes it then.
+        gc.collect()
+        return engine() is None and is_free(path)
+
+    wait_until(is_gone)
+    with open_local(path) as again:
+        assert again.get("key") == b"1"
 
 
 def test_a_failed_sync_of_a_new_segment_is_one_of_our_errors(

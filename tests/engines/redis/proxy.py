@@ -21,6 +21,7 @@ class Proxy:
         self._to_lose = 0
         self._trigger = b""
         self._sockets: list[socket.socket] = []
+        self._losing: list[threading.Thread] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_answers(self, count: int, *, to: bytes) -> None:
@@ -31,6 +32,11 @@ class Proxy:
     @property
     def answers_left_to_lose(self) -> int:
         return self._to_lose
+
+    def wait_carried_out(self) -> None:
+        """Return when the server has done all whose answers were lost: the client went on before."""
+        for thread in self._losing:
+            thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -55,6 +61,7 @@ class Proxy:
         with suppress(OSError):
             while data := near.recv(CHUNK):
                 if self._loses(data):
+                    self._losing.append(threading.current_thread())
                     # First deaf to the answer, then the request: it is carried out all the same.
                     _shut(near)
                 far.sendall(data)

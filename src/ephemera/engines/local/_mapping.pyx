@@ -85,3 +85,9 @@ cdef class Mapping:
         start -= start % PAGE_BYTES
         with nogil:
             madvise(<char *> self.start + start, self.size - start, EPH_POPULATE_WRITE)
+
+    def let_go(self) -> None:
+        """Count as no memory of this process until someone looks again, where the system can. No byte
+        changes."""
+        with nogil:
+            madvise(self.start, self.size, EPH_UNMAP_PAGES)

@@ -162,8 +162,11 @@ cdef class SegmentDeadlines:
     cdef uint64_t followed
     cdef Dues queues[QUEUES]
     cdef Dues heap
+    cdef Dues *earliest          # the one whose first is; NULL when that has to be found out
     cdef Due *first(self) noexcept
+    cdef Due *ahead(self, Py_ssize_t count) noexcept
     cdef void drop(self) noexcept
     cdef Dues *_with_first(self) noexcept
+    cdef Dues *_find_first(self) noexcept
     cdef Dues *_fitting(self, int64_t deadline_ms) noexcept
     cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1

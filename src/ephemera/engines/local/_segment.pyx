@@ -67,6 +67,7 @@ cdef enum:
     BYTES_PER_SLOT = 128     # records of an ordinary size fill a segment before chains grow
     SLOTS_MIN = 64
     RECORDS_FORESEEN = 16    # by a walk in the order of keys
+    FOLLOWED_AHEAD = 1024    # bytes, by a walk in the order of writing
 
 
 def slots_for(uint64_t size) -> int:
@@ -1010,6 +1011,7 @@ cdef class SegmentDeadlines:
         self.followed = max(self.followed, min(first, end))
         while self.followed < end:
             r = <Record *> (self.segment.start + self.followed)
+            eph_prefetch(<char *> r + FOLLOWED_AHEAD)
             if not self.segment.holds(self.followed) or r.key_size == 0:
                 self.segment.damaged(self.followed, "no record below the head")
             if not r.mark & DELETED and read_row_head(row_of(r), r.row_size, &head):
@@ -1038,9 +1040,17 @@ cdef class SegmentDeadlines:
         cdef Dues *dues = self._with_first()
         return NULL if dues == NULL else &dues.at[dues.start]
 
+    cdef Due *ahead(self, Py_ssize_t count) noexcept:
+        """The one that comes so many after the earliest, if they wait in one queue; else NULL."""
+        cdef Dues *dues = self._with_first()
+        if dues == NULL or dues == &self.heap or dues.size - dues.start <= count:
+            return NULL
+        return &dues.at[dues.start + count]
+
     cdef void drop(self) noexcept:
         """Remove the earliest of at least one."""
         cdef Dues *dues = self._with_first()
+        self.earliest = NULL
         if dues == &self.heap:
             _drop_top(dues)
             return
@@ -1050,6 +1060,11 @@ cdef class SegmentDeadlines:
 
     cdef Dues *_with_first(self) noexcept:
         """Where the earliest waits, or NULL."""
+        if self.earliest == NULL:
+            self.earliest = self._find_first()
+        return self.earliest
+
+    cdef Dues *_find_first(self) noexcept:
         cdef Dues *best = &self.heap if self.heap.size else NULL
         cdef Dues *queue
         cdef int i
@@ -1064,6 +1079,7 @@ cdef class SegmentDeadlines:
     cdef int _push(self, int64_t deadline_ms, uint64_t position) except -1:
         cdef Due mine = Due(deadline_ms, position)
         cdef Dues *queue = self._fitting(deadline_ms)
+        self.earliest = NULL
         if queue == NULL:
             _make_room(&self.heap)
             _add(&self.heap, mine)

@@ -59,6 +59,7 @@ from ephemera.engines.local._segment import Cut
 cdef enum:
     SUCCESSOR_STEPS_MAX = 64 # a key rewritten more often than this since its death counts as alive
     SEGMENTS_FORESEEN = 4
+    DEATHS_FORESEEN = 12
 
 cdef enum:
     # What became of a version of a key.
@@ -240,10 +241,12 @@ cdef class SegmentStack(CompiledAccess):
     # -- hints: a segment's memory is far away, and a caller with many keys need not wait for each
 
     cdef uint64_t foresee(self, object family, Piece key) noexcept:
-        cdef uint64_t hash = eph_hash(
-            self.control.page.hash_seed, (<FamilyRef> family).id, key.start, <uint16_t> key.size
-        )
-        cdef list segments = self.readable
+        return self._foresee_in(self.readable, (<FamilyRef> family).id, key.start, key.size)
+
+    cdef uint64_t _foresee_in(
+        self, list segments, uint32_t family, const char *key, Py_ssize_t size
+    ) noexcept:
+        cdef uint64_t hash = eph_hash(self.control.page.hash_seed, family, key, <uint16_t> size)
         cdef Py_ssize_t i
         for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
             (<Segment> PyList_GET_ITEM(segments, i)).foresee(hash)
@@ -356,6 +359,7 @@ cdef class SegmentStack(CompiledAccess):
             if _is_up_to(&due, segment.number, last_ms, last_number, last_position):
                 deadlines.drop()
                 continue
+            self._foresee_death(deadlines)
             r = <Record *> (segment.start + due.position)
             segment.open_record(r, due.position, &head)
             fate = self._fate(
@@ -370,6 +374,14 @@ cdef class SegmentStack(CompiledAccess):
             if not is_counting:
                 dead.append(_dead_tuple(r, &head, fate == NEWEST))
         return dead, gone, (last_ms, last_number, last_position)
+
+    cdef void _foresee_death(self, SegmentDeadlines deadlines) noexcept:
+        """Those that die one after the other are mostly where they were written, but their slots are not."""
+        cdef Due *due = deadlines.ahead(DEATHS_FORESEEN)
+        cdef Record *r
+        if due != NULL:
+            r = <Record *> (deadlines.segment.start + due.position)
+            self._foresee_in(self.segments, r.family, key_of(r), r.key_size)
 
     def outlived_below(self, uint32_t family, bytes key not None, int64_t deadline_ms):
         """None when a row of the base tier was replaced while it lived, else whether nothing has

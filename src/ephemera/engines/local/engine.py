@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,13 @@ class LocalEngine:
         self._is_held = False
         self._held: list[Hold] = []
         self._attachment = self._new_attachment()
-        try:
+        # What fails leaves nothing open, at once and not when it is collected: whoever handles it may
+        # open the store again.
+        with ExitStack() as opened:
+            opened.callback(self._attachment.close)
             with self._attachment.attaching() as is_first:
-                self._open(is_first=is_first)
-        except BaseException:
-            self._attachment.close()
-            raise
+                self._open(opened, is_first=is_first)
+            opened.pop_all()
         self.compiled = self._segments
         self.get = self._segments.get
         self.row = self._segments.row
@@ -138,7 +140,11 @@ class LocalEngine:
         self.delete = self._segments.delete
         self.write = self._segments.write
         self._is_closed = False
-        self._start_workers()
+        try:
+            self._start_workers()
+        except BaseException:
+            self.close()
+            raise
         _open_engines.add(self)
 
     # -- opening
@@ -146,7 +152,8 @@ class LocalEngine:
     def _new_attachment(self) -> Attachment:
         return Attachment(self._layout, is_exclusive=self._options.exclusive)
 
-    def _open(self, *, is_first: bool) -> None:
+    def _open(self, opened: ExitStack, *, is_first: bool) -> None:
+        """Open the files; `opened` is told how to close them again."""
         if is_first:
             self._layout.remove_temporaries()
             self._check_base()
@@ -166,15 +173,13 @@ class LocalEngine:
             for generation in others:
                 remove_generation(self._layout, generation, self._files)
         self._base = BaseTier(self._layout, self._control, self._files)
-        try:
-            if is_first:
-                self._recover()
-            self._segments = self._make_segments()
-            self._segments.refresh()
-            self._expiry = Expiry(self._segments, self._base, self._families, self._control.publish)
-        except BaseException:
-            self._base.close()
-            raise
+        opened.callback(self._base.close)
+        if is_first:
+            self._recover()
+        self._segments = self._make_segments()
+        opened.callback(self._segments.close)
+        self._segments.refresh()
+        self._expiry = Expiry(self._segments, self._base, self._families, self._control.publish)
 
     def _check_base(self) -> None:
         """A store that was ever open has a base tier: it is made before the control page is."""
@@ -563,8 +568,10 @@ class LocalEngine:
         while self._segments.is_behind:
             for worker in self._workers:
                 worker.kick()
-                if isinstance(worker.error, StoreFull):
-                    raise worker.error
+                error = worker.error
+                if isinstance(error, StoreFull):
+                    # A new one: raised, the worker's would keep the frames that it came through.
+                    raise StoreFull(str(error))
             if waited > self._options.lock_timeout:
                 raise StoreBusy(
                     f"{len(self._segments.segments)} segments wait for a checkpoint, and none came"
@@ -646,8 +653,9 @@ class LocalEngine:
                 try:
                     self._settle(is_last=is_last)
                 except (EphemeraError, OSError) as error:
-                    # Nothing is lost by this: what was written is in the segments.
-                    _log.warning("closing %s: %s", self._layout.root, error)
+                    # Nothing is lost by this: what was written is in the segments. Its words alone: whoever
+                    # keeps the record would keep those mapped, by the error's frames.
+                    _log.warning("closing %s: %s", self._layout.root, str(error))
                 finally:
                     self._let_go()
             self._expiry.tell_picked(self.clock.now_ms())

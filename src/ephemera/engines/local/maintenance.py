@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ephemera.core._block import Bell
 from ephemera.core.errors import EphemeraError, StoreClosed
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ephemera.engines.local.engine import LocalEngine
 
 _log = logging.getLogger("ephemera")
+
+Failure: TypeAlias = EphemeraError | OSError
 
 TEND_SECONDS = 0.25
 SYNC_SECONDS = 1.0
@@ -55,7 +57,7 @@ class Worker:
         self._step = step
         self._bell = Bell()
         self._is_stopped = False
-        self.error: EphemeraError | OSError | None = None
+        self.error: Failure | None = None
         self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
         self._thread.start()
 
@@ -88,9 +90,16 @@ class Worker:
         except (EphemeraError, OSError) as error:
             if self._is_stopped:
                 return None
+            # Its words alone, for whoever keeps the record: its frames lead to the store.
             if str(error) != str(self.error):
-                _log.warning("%s: %s", threading.current_thread().name, error)
-            self.error = error
+                _log.warning("%s: %s", threading.current_thread().name, str(error))
+            self.error = _without_frames(error)
             return RETRY_SECONDS
         self.error = None
         return pause
+
+
+def _without_frames(error: Failure) -> Failure:
+    """The same error, as it can be kept without keeping the store alive: with no trace of where it came from."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -118,8 +118,8 @@ class Segments(SegmentStack):
             if self.control.applied == applied:
                 raise CorruptStore(error.filename, None, "the segment is missing") from error
             return
-        gone = [segment for n, (segment, _) in self._mapped.items() if n not in mapped]
-        self.retired_bytes += sum(segment.records_bytes for segment in gone)
+        gone = [each for n, each in self._mapped.items() if n not in mapped]
+        self.retired_bytes += sum(segment.records_bytes for segment, _ in gone)
         self._mapped = mapped
         self._keep(gone)
         self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
@@ -132,12 +132,17 @@ class Segments(SegmentStack):
             [segment for segment, _ in mapped.values()], epoch, bool(active and mapped), self._kept
         )
 
-    def _keep(self, gone: list[Segment]) -> None:
+    def _keep(self, gone: list[tuple[Segment, Mapped]]) -> None:
         """Let reads find what was written lately without the base tier, in so many bytes.
 
-        Nothing is missing between what is kept and what is shown: nobody else makes segments.
+        Nothing is missing between what is kept and what is shown: nobody else makes segments. What nobody
+        reads of it any more need not stay in this process's memory.
         """
-        kept = sorted(gone, key=lambda segment: -segment.number) + self._kept
+        if self._kept_bytes:
+            for _, mapped in gone:
+                mapped.mapping.let_go()
+        kept = sorted((segment for segment, _ in gone), key=lambda segment: -segment.number)
+        kept += self._kept
         room = self._kept_bytes - sum(segment.records_bytes for segment in kept)
         while kept and room < 0:
             room += kept.pop().records_bytes
