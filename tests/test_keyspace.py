@@ -144,7 +144,7 @@ def test_any_clock_decides_to_the_millisecond(open_store: Open, clock: Any) -> N
 def test_a_clock_that_fails_is_heard_and_nothing_is_written(open_store: Open) -> None:
     clock = Foreign()
     store = open_store(clock=clock)
-    store.put(b"key", b"before")
+    store.put(b"key", b"before", ttl=60)
     clock.is_broken = True
     with pytest.raises(OSError, match="no such clock"):
         store.put(b"key", b"after", ttl=1)

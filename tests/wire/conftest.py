@@ -47,4 +47,7 @@ def connect(ephemera_server: Process, redis_server: Process) -> Iterator[Callabl
 
 @pytest.fixture
 def pair(connect: Callable[[], Pair]) -> Pair:
-    return connect()
+    """A pair of clients of empty servers: some tests ask only one of them."""
+    made = connect()
+    made.clear(2)
+    return made
