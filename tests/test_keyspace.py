@@ -74,15 +74,19 @@ START_MS = 1_700_000_000_000
 
 
 class Foreign:
-    """A clock that is neither the system's nor a ManualClock, and that can fail."""
+    """A clock that is neither the system's nor a ManualClock, that can fail, and that lets things happen once."""
 
     def __init__(self) -> None:
         self.instant_ms = START_MS
         self.is_broken = False
+        self.meanwhile: Callable[[], object] | None = None
 
     def now_ms(self) -> int:
         if self.is_broken:
             raise OSError("no such clock")
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
         return self.instant_ms
 
 
@@ -152,6 +156,53 @@ def test_a_clock_that_fails_is_heard_and_nothing_is_written(open_store: Open) ->
         store.get(b"key")
     clock.is_broken = False
     assert store.get(b"key") == b"before"
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["recent", "old"])
+def test_a_key_that_is_renewed_just_before_its_death_is_never_absent(
+    open_store: Open, is_old: bool
+) -> None:
+    clock = Foreign()
+    store = open_store(clock=clock)
+    store.put(b"key", b"before", ttl=1)
+    if is_old:
+        store.checkpoint()
+
+    def renew() -> None:
+        clock.instant_ms = START_MS + 999
+        store.put(b"key", b"after", ttl=1)
+        clock.instant_ms = START_MS + 1_000
+
+    clock.meanwhile = renew
+    assert store.get(b"key") == b"after"
+    clock.instant_ms = START_MS + 1_999
+    assert store.get(b"key") is None
+
+
+def test_a_value_is_its_own_whatever_happens_while_the_clock_is_asked(tmp_path: Path) -> None:
+    clock, value, path = Foreign(), b"v" * 1_000, tmp_path / "one.eph"
+    store = ephemera.open(path, clock=clock, maintenance="manual")
+    store.put(b"key", value, ttl=60)
+    store.checkpoint()
+
+    def write_over() -> None:
+        store.close()
+        with ephemera.open(path, clock=clock, maintenance="manual") as other:
+            for number in range(8):
+                other.put(b"key", b"%d" % number * 1_000)
+                other.checkpoint()
+
+    clock.meanwhile = write_over
+    assert store.get(b"key") == value
+
+
+def test_what_has_no_deadline_needs_no_clock(tmp_path: Path) -> None:
+    clock = Foreign()
+    with ephemera.open(tmp_path / "one.eph", clock=clock, maintenance="manual") as store:
+        store.put(b"key", b"value")
+        clock.is_broken = True
+        assert store.get(b"key") == b"value"
+        clock.is_broken = False
 
 
 def test_a_clock_that_tells_no_number_is_an_error(open_store: Open) -> None:

@@ -78,15 +78,24 @@ cdef class OneKey:
         return default if value is None else value
 
     cdef inline object _value(self, bytes key):
-        cdef Live live
+        cdef int64_t now_ms, deadline_ms = NEVER
         if self.compiled is None:
             return self.access_get(self._ref, key, self.now.ms())
         # To read the clock is a fifth of a look-up, and what has no deadline needs none.
-        holder = self.compiled.find(self._ref, piece_of(key), INT64_MIN, &live)
+        value = self._found(key, INT64_MIN, &deadline_ms)
+        if deadline_ms != NEVER:
+            now_ms = self.now.ms()
+            if is_dead_ms(deadline_ms, now_ms):
+                # It may have been replaced meanwhile, when it lived: what is there now counts.
+                return self._found(key, now_ms, &deadline_ms)
+        return value
+
+    cdef inline object _found(self, bytes key, int64_t now_ms, int64_t *deadline_ms):
+        cdef Live live
+        holder = self.compiled.find(self._ref, piece_of(key), now_ms, &live)
         if holder is None:
             return None
-        if live.deadline_ms != NEVER and is_dead_ms(live.deadline_ms, self.now.ms()):
-            return None
+        deadline_ms[0] = live.deadline_ms
         return PyBytes_FromStringAndSize(live.value.start, live.value.size)
 
     cdef object _get_young(self, bytes key, default, max_age):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any, Self, cast
 
 from ephemera.core.arguments import DEFAULT_FAMILY, check_family_name, count_at_least
 from ephemera.core.clock import Clock
-from ephemera.core.errors import InvalidArgument, StoreClosed
+from ephemera.core.errors import EphemeraError, InvalidArgument, StoreClosed
 from ephemera.core.expiry import Ttl, TtlLike, duration_ms
 from ephemera.core.keyvalue import (
     NO_DEFAULT_TTL_MS,
@@ -55,7 +56,9 @@ def open(url: str | os.PathLike[str], **options: Any) -> Store:  # Any: Options 
     try:
         return Store(engine, os.fspath(url), settings.default_ttl_ms)
     except BaseException:
-        engine.close()
+        # Its own error would hide the one that matters.
+        with contextlib.suppress(EphemeraError, OSError):
+            engine.close()
         raise
 
 

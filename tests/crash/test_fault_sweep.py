@@ -453,9 +453,11 @@ class Refusals:
 
 def open_files(path: Path) -> list[str]:
     """The files of a store that this process has open."""
-    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-    # The one that lists the directory is gone by now.
-    names = [os.readlink(link) for link in links if os.path.lexists(link)]
+    names = []
+    for fd in os.listdir("/proc/self/fd"):
+        # The one that lists the directory is gone by now, and others may go.
+        with suppress(FileNotFoundError):
+            names.append(os.readlink(f"/proc/self/fd/{fd}"))
     return sorted(name for name in names if name.startswith(f"{path}/"))
 
 

@@ -49,11 +49,14 @@ cdef extern from *:
         return epoll_wait(poll, events, room, 0);
     }
     static int eph_event_fd(const eph_event *event) { return event->data.fd; }
+    /* Whether this thread wakes when it asked to. Else the system adds 50 us, to wake several at once. */
+    static int eph_is_punctual(void) {
+        static __thread int is_punctual = -1;
+        if (is_punctual < 0) is_punctual = !prctl(PR_SET_TIMERSLACK, 1L);
+        return is_punctual;
+    }
     static void eph_pause(long ns) {
-        static __thread int is_exact = 0;
         struct timespec span = {.tv_sec = 0, .tv_nsec = ns};
-        /* Else the system adds 50 us, to wake several at once. */
-        if (!is_exact) is_exact = !prctl(PR_SET_TIMERSLACK, 1L);
         nanosleep(&span, 0);
     }
     #else
@@ -64,6 +67,7 @@ cdef extern from *:
     static int eph_epoll_leave(int poll, int fd) { errno = ENOSYS; return -1; }
     static int eph_epoll_ready(int poll, eph_event *events, int room) { errno = ENOSYS; return -1; }
     static int eph_event_fd(const eph_event *event) { return event->fd; }
+    static int eph_is_punctual(void) { return 0; }
     static void eph_pause(long ns) { }
     #endif
     """
@@ -77,6 +81,7 @@ cdef extern from *:
     int eph_epoll_leave(int poll, int fd) nogil
     int eph_epoll_ready(int poll, eph_event *events, int room) nogil
     int eph_event_fd(const eph_event *event) nogil
+    bint eph_is_punctual() nogil
     void eph_pause(long ns) nogil
     Py_ssize_t recv(int fd, void *buffer, size_t size, int flags) nogil
     Py_ssize_t send(int fd, const void *data, size_t size, int flags) nogil
@@ -86,7 +91,7 @@ IS_AVAILABLE = bool(EPH_HAS_EPOLL)
 
 cdef enum:
     EVENTS_MAX = 256             # clients that are served without another look who else is ready
-    TURN_NS = 1_000_000          # after so long the loop has its turn
+    TURN_NS = 300_000            # after so long the loop has its turn
     INPUT_BYTES_A_TURN = 64 * 1024    # or after so much of all clients
     INPUT_BYTES = 256 * 1024     # that one client's turn reads
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
@@ -251,9 +256,11 @@ cdef class Sockets:
             self._serve_some(ready)
             if self.tally.input_bytes >= read_most or elapsed_ns() >= until_ns:
                 break
-            if not is_first and self._has_few(ready):
+            if not is_first and self._has_few(ready) and eph_is_punctual():
                 self.pauses += 1
-                eph_pause(PAUSE_NS)
+                # Who maintains the store has this time.
+                with nogil:
+                    eph_pause(PAUSE_NS)
             is_first = False
 
     cdef int _serve_some(self, int count) except -1:

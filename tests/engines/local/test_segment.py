@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import random
 import struct
 import sys
@@ -748,3 +749,22 @@ def test_a_huge_value_gets_a_segment_of_its_own_size() -> None:
     assert stack.get(FAMILY, b"huge", NOW_MS) == b"x" * 1_000_000
     assert stack.get(FAMILY, b"small", NOW_MS) == b"2"
     assert [segment.problems() for segment in stack.all] == [[], []]
+
+
+@given(st.lists(st.integers(1, 40) | st.none(), max_size=200))
+@settings(max_examples=100)
+def test_deadlines_that_come_between_are_in_order(steps: list[int | None]) -> None:
+    """A number is a record with that deadline; for none the earliest is taken."""
+    stack = MemoryStack(64 * 1024)
+    stack.store(b"first", b"")
+    heap = SegmentDeadlines(stack.all[0])
+    waiting: list[int] = []
+    for number, deadline_ms in enumerate(steps):
+        if deadline_ms is not None:
+            stack.store(b"%d" % number, b"", deadline_ms)
+            heap.follow()
+            heapq.heappush(waiting, deadline_ms)
+        elif waiting:
+            assert heap.next_ms == heapq.heappop(waiting)
+            heap.pop()
+        assert heap.next_ms == (waiting[0] if waiting else NEVER_MS)

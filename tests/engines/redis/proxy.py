@@ -61,7 +61,6 @@ class Proxy:
         with suppress(OSError):
             while data := near.recv(CHUNK):
                 if self._loses(data):
-                    self._losing.append(threading.current_thread())
                     # First deaf to the answer, then the request: it is carried out all the same.
                     _shut(near)
                 far.sendall(data)
@@ -74,6 +73,8 @@ class Proxy:
         with self._lock:
             is_lost = self._to_lose > 0 and self._trigger in data
             self._to_lose -= is_lost
+            if is_lost:
+                self._losing.append(threading.current_thread())
             return is_lost
 
 

@@ -360,6 +360,8 @@ cdef class SegmentStack(CompiledAccess):
                 deadlines.drop()
                 continue
             self._foresee_death(deadlines)
+            if not segment.holds(due.position):
+                segment.damaged(due.position, "no record where there was one")
             r = <Record *> (segment.start + due.position)
             segment.open_record(r, due.position, &head)
             fate = self._fate(
@@ -379,7 +381,7 @@ cdef class SegmentStack(CompiledAccess):
         """Those that die one after the other are mostly where they were written, but their slots are not."""
         cdef Due *due = deadlines.ahead(DEATHS_FORESEEN)
         cdef Record *r
-        if due != NULL:
+        if due != NULL and deadlines.segment.holds(due.position):
             r = <Record *> (deadlines.segment.start + due.position)
             self._foresee_in(self.segments, r.family, key_of(r), r.key_size)
 

@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,8 @@ class LocalEngine:
         try:
             self._start_workers()
         except BaseException:
-            self.close()
+            with suppress(EphemeraError, OSError):
+                self.close()
             raise
         _open_engines.add(self)
 

@@ -240,7 +240,7 @@ class Segments(SegmentStack):
             if self._spare is None:
                 self._spare = self._make_spare()
         except (EphemeraError, OSError) as error:
-            _log.debug("preparing segments of %s: %s", self._layout.root, error)
+            _log.debug("preparing segments of %s: %s", self._layout.root, str(error))
             self._not_before_ns = elapsed_ns() + RETRY_NS
 
     def _is_busy(self, segment: Segment, mapped: Mapped) -> bool:
