@@ -72,6 +72,8 @@ def peers() -> set[str]:
     return {OURS} | {target.peer for target in TARGETS if isinstance(target, AtLeast)}
 
 
+NOT_RUN = "not run"
+
 Verdict = tuple[bool | None, str]
 """Whether a target is met, None where nothing was measured, and a line that says so."""
 
@@ -101,12 +103,16 @@ def _check(results: Results, target: AtLeast | AtMost) -> Verdict:
     ours = _cell(results, target.workload, OURS)
     if isinstance(target, AtMost):
         wanted = f"{target.workload} ≤ {target.bound:g}"
+        if ours["state"] == NOT_RUN:
+            return None, f"----  {wanted:<42} not measured"
         if ours["state"] != "measured":
             return verdict(False, wanted, f"{OURS}: {ours['state']}")
         figure = f"{ours['value']:.2f} {ours['unit']}"
         return verdict(ours["value"] <= target.bound, wanted, figure)
     theirs = _cell(results, target.theirs, target.peer)
     wanted = f"{target.workload} ≥ {target.times:g} × {target.peer} {target.theirs}"
+    if NOT_RUN in (ours["state"], theirs["state"]):
+        return None, f"----  {wanted:<42} not measured"
     for name, cell in ((OURS, ours), (target.peer, theirs)):
         if cell["state"] != "measured":
             return verdict(False, wanted, f"{name}: {cell['state']}")
@@ -116,7 +122,7 @@ def _check(results: Results, target: AtLeast | AtMost) -> Verdict:
 
 
 def _cell(results: Results, workload: str, peer: str) -> Cell:
-    cell: Cell = results["medians"].get(workload, {}).get(peer, {"state": "not run"})
+    cell: Cell = results["medians"].get(workload, {}).get(peer, {"state": NOT_RUN})
     return cell
 
 
