@@ -19,7 +19,7 @@ PEERS = (OURS, "snkv", "rocksdict", "lmdb", "sqlite3")
 FIRST = 5
 """One part in so many of the reads is done before, and told apart: pages are not yet mapped then."""
 HUGE_PEERS = (OURS, "lmdb")
-"""Ours, and the tree below it, which tells what is the machine's: minutes for each."""
+"""Ours, and the tree below it, which tells what is the machine's: a minute for each."""
 
 
 def grown(ground: Ground) -> Measure:

@@ -26,8 +26,8 @@ PLOTTED_LATENCIES = ("put_latency", "get_latency")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench-page` from what `bench/results` keeps of two runs, every round of each: one of the stores, with their
-growth (one round with 10,000,000 keys), and one of the server.
+Written by `make bench-page` from what `bench/results` keeps of runs right after each other, every round of each: of the stores, of
+their growth (one round; ours with 100,000 and 10,000,000 keys in five, by turns), of the server, and of its memory.
 `make bench` measures anew, every peer and workload there is; `python -m bench --check --huge` holds the figures
 against the targets below.
 

@@ -36,7 +36,7 @@ class Plan:
 
 
 def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
-    """The results after every round and every size of store: a run takes long, and may be cut short."""
+    """The results after every round, first of the workloads, then of the growth: a run takes long, and may be cut short."""
     present = [name for name in plan.peers if PEERS[name].is_installed()]
     made: Results = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,8 +55,16 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
                 _settle_disk(plan)
         results = made | _results(plan, cells, number + 1)
         yield results
-    for keys in plan.growth:
-        results["growth"][str(keys)] = _grow(plan, present, keys, progress)
+    grown: dict[int, dict[str, list[Cell]]] = {keys: {} for keys in plan.growth}
+    for number in range(plan.rounds if grown else 0):
+        for keys, cells_of in grown.items():
+            for cell in _grow(plan, _growing(present, keys), keys, number):
+                progress(cell)
+                cells_of.setdefault(cell["peer"], []).append(cell)
+        results["growth"] = {
+            str(keys): {peer: _median(found) for peer, found in cells_of.items()}
+            for keys, cells_of in grown.items()
+        }
         yield results
 
 
@@ -74,21 +82,18 @@ def _results(plan: Plan, cells: Sequence[Cell], rounds: int) -> Results:
     }
 
 
-def _grow(
-    plan: Plan, present: Sequence[str], keys: int, progress: Callable[[Cell], None]
-) -> dict[str, Cell]:
-    """The median of the rounds with stores of so many keys, by the peer."""
-    # A store that takes minutes to fill is filled once, and by those that take no more.
-    is_huge = keys >= growth.HUGE
-    peers = [peer for peer in present if peer in (growth.HUGE_PEERS if is_huge else growth.PEERS)]
-    cells: dict[str, list[Cell]] = {peer: [] for peer in peers}
-    for number in range(1 if is_huge else plan.rounds):
-        for peer in peers if number % 2 == 0 else peers[::-1]:
-            (cell,) = _run_cells(plan, peer, [growth.GROWN.name], keys)
-            progress(cell | {"round": number, "workload": f"{keys:,} keys"})
-            cells[peer].append(cell)
-            _settle_disk(plan)
-    return {peer: _median(cells[peer]) for peer in peers}
+def _growing(present: Sequence[str], keys: int) -> list[str]:
+    """Who takes part with stores of so many keys: a huge one is for those that are quick to fill it."""
+    peers = growth.HUGE_PEERS if keys >= growth.HUGE else growth.PEERS
+    return [peer for peer in present if peer in peers]
+
+
+def _grow(plan: Plan, peers: Sequence[str], keys: int, number: int) -> Iterator[Cell]:
+    """A round with stores of so many keys."""
+    for peer in peers if number % 2 == 0 else peers[::-1]:
+        (cell,) = _run_cells(plan, peer, [growth.GROWN.name], keys)
+        yield cell | {"round": number, "workload": f"{keys:,} keys"}
+        _settle_disk(plan)
 
 
 def _groups(plan: Plan) -> list[list[str]]:
