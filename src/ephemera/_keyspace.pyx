@@ -81,7 +81,7 @@ cdef class OneKey:
         cdef int64_t now_ms, deadline_ms = NEVER
         if self.compiled is None:
             return self.access_get(self._ref, key, self.now.ms())
-        # To read the clock is a fifth of a look-up, and what has no deadline needs none.
+        # To read the clock is a quarter of a quick look-up, and what has no deadline needs none.
         value = self._found(key, INT64_MIN, &deadline_ms)
         if deadline_ms != NEVER:
             now_ms = self.now.ms()

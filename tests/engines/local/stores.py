@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import sys
@@ -131,3 +132,14 @@ def wait_until(is_so: Callable[[], bool]) -> None:
             return
         pause.wait(0.01)
     raise AssertionError("it never happened")
+
+
+def wait_until_forgotten(engine: Callable[[], object], path: Path) -> None:
+    """Return when an engine, of which this is a weak reference, was collected and has closed its store."""
+
+    def is_gone() -> bool:
+        # A worker in the middle of its step holds on until that ends, and closes it then.
+        gc.collect()
+        return engine() is None and is_free(path)
+
+    wait_until(is_gone)

@@ -35,7 +35,7 @@ from tests.engines.local.stores import (
     run_python,
     segment_files,
     start_python,
-    wait_until,
+    wait_until_forgotten,
 )
 
 # --- reads ----------------------------------------------------------------------------------------
@@ -501,13 +501,7 @@ def test_a_forgotten_store_closes_itself(path: Path) -> None:
     store.put("key", "value")
     engine = weakref.ref(engine_of(store))
     del store
-
-    def is_gone() -> bool:
-        # A worker in the middle of its step holds on until that ends, and closes it then.
-        gc.collect()
-        return engine() is None and is_free(path)
-
-    wait_until(is_gone)
+    wait_until_forgotten(engine, path)
     with open_local(path) as again:
         assert again.get("key") == b"value"
 

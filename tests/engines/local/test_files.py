@@ -24,11 +24,11 @@ from tests.engines.local.stores import (
     crash_copy,
     engine_of,
     in_a_thread,
-    is_free,
     open_local,
     run_python,
     segment_files,
     wait_until,
+    wait_until_forgotten,
     write_until,
 )
 
@@ -98,13 +98,7 @@ def test_a_forgotten_store_whose_syncs_fail_is_closed_all_the_same(path: Path) -
     wait_until(lambda: any(worker.error for worker in workers))
     engine = weakref.ref(engine_of(store))
     del store
-
-    def is_gone() -> bool:
-        # A worker in the middle of its step holds on until that ends, and closes it then.
-        gc.collect()
-        return engine() is None and is_free(path)
-
-    wait_until(is_gone)
+    wait_until_forgotten(engine, path)
     with open_local(path) as again:
         assert again.get("key") == b"1"
 
