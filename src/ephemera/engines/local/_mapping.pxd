@@ -5,6 +5,9 @@ cdef extern from *:
     """
     void eph_prefetch(const void *at) noexcept nogil
 
+cdef enum:
+    LINE_BYTES = 64              # that a processor fetches at once
+
 cdef int sync_mapped(char *memory, Py_ssize_t start, Py_ssize_t end) noexcept nogil
 
 cdef class Mapping:

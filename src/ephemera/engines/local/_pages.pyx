@@ -18,7 +18,7 @@ from ephemera.engines.local._lmdb cimport (
     BIG, BRANCH, DEPTH_MAX, FIXED, HEADER_BYTES, LAST_PAGE_AT, LEAF, META_BYTES, NAMES_ROOT_AT, NODE_BYTES, Node,
     STATE_AT, TREE_BYTES, count_nodes, find_node, flags_of, page_below, u16, u32, u64,
 )
-from ephemera.engines.local._mapping cimport eph_prefetch
+from ephemera.engines.local._mapping cimport LINE_BYTES, eph_prefetch
 from ephemera.engines.local._signs cimport NO_SIGN, Signs
 
 import sys
@@ -30,7 +30,6 @@ cdef extern from *:
     void EPH_SEEN() noexcept nogil
 
 cdef enum:
-    LINE_BYTES = 64
     STEPS_FORESEEN = 3
 
 cdef uint64_t NOWHERE = <uint64_t> -1     # the root of an empty tree

@@ -116,7 +116,7 @@ cdef class Segment:
         Found *found
     ) except -1
     cdef void foresee(self, uint64_t hash) noexcept nogil
-    cdef void foresee_record(self, uint64_t hash) noexcept nogil
+    cdef bint foresee_record(self, uint64_t hash) noexcept nogil
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1
     cdef bint has_room(self, uint64_t size) noexcept nogil
     cdef uint64_t append(

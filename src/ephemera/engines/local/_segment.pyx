@@ -42,7 +42,7 @@ from ephemera.engines.local._base cimport (
     pack_row_of,
 )
 from ephemera.engines.local._control cimport eph_load32, eph_load64, eph_store32, eph_store64
-from ephemera.engines.local._mapping cimport eph_prefetch
+from ephemera.engines.local._mapping cimport LINE_BYTES, eph_prefetch
 
 from ephemera.core.errors import CorruptStore, InvalidArgument
 
@@ -94,6 +94,16 @@ def crc32c(bytes data not None, uint32_t crc=0, *, bint portable=False) -> int:
 
 
 # --------------------------------------------------------------------------------------- the segment
+
+
+cdef inline void _foresee_lines(const char *record) noexcept nogil:
+    """Fetch the lines of an ordinary record at once, and not each when the one before it has come.
+
+    A prefetch from anywhere is harmless, so the place needs no check yet.
+    """
+    eph_prefetch(record)
+    eph_prefetch(record + LINE_BYTES)
+    eph_prefetch(record + 2 * LINE_BYTES)
 
 
 @cython.final
@@ -187,11 +197,7 @@ cdef class Segment:
         cdef uint64_t steps = 0, position, older
         cdef Record *r
         position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
-        # The lines of an ordinary record at once, and not each when the one before it has come. A
-        # prefetch from anywhere is harmless, so the position needs no check yet.
-        eph_prefetch(self.start + position)
-        eph_prefetch(self.start + position + 64)
-        eph_prefetch(self.start + position + 128)
+        _foresee_lines(self.start + position)
         while position:
             if not self.holds(position):
                 self.damaged(position, "a link points outside the records")
@@ -220,13 +226,12 @@ cdef class Segment:
         """Fetch the slot that `find` will ask, without waiting for it."""
         eph_prefetch(&self.slots[hash & self.mask])
 
-    cdef void foresee_record(self, uint64_t hash) noexcept nogil:
-        """Fetch the record that this slot leads to first: its head and key, and most small values."""
+    cdef bint foresee_record(self, uint64_t hash) noexcept nogil:
+        """Fetch the record that this slot leads to first, if any: its head and key, and most small values."""
         cdef uint64_t position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
-        if position and self.size > 128 and position < self.size - 128:
-            eph_prefetch(self.start + position)
-            eph_prefetch(self.start + position + 64)
-            eph_prefetch(self.start + position + 128)
+        if position:
+            _foresee_lines(self.start + position)
+        return position != 0
 
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1:
         """Check a record's bytes before any of them is believed."""
@@ -269,7 +274,7 @@ cdef class Segment:
         # What `_link` looks at comes while the checksum is made.
         eph_prefetch(self.start + 8 * <uint64_t> self.slots[hash & self.mask])
         r.checksum = self._checksum(r, position)
-        self._link(r, position, eph_hash(self.hash_seed, family, key.start, key_size))
+        self._link(r, position, hash)
         self._note_deadline(times, position)
         return after
 
@@ -856,7 +861,7 @@ cdef class Cursor:
         while self.foreseen < until:
             if self.run.repeats == NULL or not self.run.repeats[self.foreseen]:
                 eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen])
-                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen] + 64)
+                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen] + LINE_BYTES)
             self.foreseen += 1
 
     cdef int advance(self) except -1:

@@ -27,7 +27,7 @@ from posix.stdlib cimport posix_memalign
 from ephemera.engines.local._lmdb cimport (
     DEPTH_MAX, NODE_BYTES, Node, count_nodes, find_node, page_below, u64,
 )
-from ephemera.engines.local._mapping cimport eph_prefetch
+from ephemera.engines.local._mapping cimport LINE_BYTES, eph_prefetch
 
 cdef extern from *:
     """
@@ -41,7 +41,6 @@ cdef extern from *:
     int EPH_LARGE_PAGES
 
 cdef enum:
-    LINE_BYTES = 64
     LARGE_PAGE_BYTES = 2 * 1024 * 1024
     ROOM_FIRST = 4 * 1024
     ROOM_MAX = 16 * 1024 * 1024     # of some 9,000 branches; those beyond it are read from their pages

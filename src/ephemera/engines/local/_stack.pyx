@@ -255,8 +255,10 @@ cdef class SegmentStack(CompiledAccess):
     cdef void foresee_more(self, uint64_t hint) noexcept:
         cdef list segments = self.readable
         cdef Py_ssize_t i
+        # Most slots that lead somewhere lead to the key; what older segments hold of it is not asked then.
         for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
-            (<Segment> PyList_GET_ITEM(segments, i)).foresee_record(hint)
+            if (<Segment> PyList_GET_ITEM(segments, i)).foresee_record(hint):
+                return
 
     # -- reads: no lock, no system call
 
