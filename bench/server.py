@@ -36,7 +36,7 @@ from tests.wire.resp import Wire
 from tests.wire.servers import Process, running, start_ephemera, start_redis
 
 COMMANDS = ("SET", "GET", "INCR")
-UNPIPELINED_PARTS = 2
+UNPIPELINED_PARTS = 4
 """With one request at a time each round is in so many parts, the servers taking turns: what else the machine does
 for a second or two then falls on all of them."""
 PIPELINED_REQUESTS = 5
