@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -183,24 +184,29 @@ def compare_memory(place: Path, waiting: int) -> Figures:
 
 def compare_stalls(place: Path, rounds: int, seconds: float) -> Figures:
     """How long reads wait beside writes, with checkpoints and without: the median of the rounds."""
+
+    def read(name: str) -> list[float]:
+        with (
+            tempfile.TemporaryDirectory(dir=place) as fresh,
+            running(starts[name](Path(fresh))) as server,
+        ):
+            return stalls.read_delays_ms(server, seconds)
+
     starts: dict[str, Callable[[Path], Process]] = {
         "with checkpoints": lambda place: start_both(place)[OURS](),
         "without": lambda place: stalls.start_uncheckpointed(place / "unchecked.eph"),
         THEIRS: lambda place: start_both(place)[THEIRS](),
     }
-    delays: dict[str, list[list[float]]] = {name: [] for name in starts}
+    delays: dict[str, list[tuple[list[float], float]]] = {name: [] for name in starts}
     for turn in range(rounds):
         for name in starts if turn % 2 == 0 else reversed(starts):
-            with (
-                tempfile.TemporaryDirectory(dir=place) as fresh,
-                running(starts[name](Path(fresh))) as server,
-            ):
-                delays[name].append(stalls.read_delays_ms(server, seconds))
+            delays[name].append(machine.undisturbed(partial(read, name)))
     return {
         name: {
-            f"p{rank:g}_ms": statistics.median(percentile(each, rank) for each in found)
+            f"p{rank:g}_ms": statistics.median(percentile(each, rank) for each, _ in found)
             for rank in (50, 99, 99.9, 100)
         }
+        | {"stolen": max(share for _, share in found)}
         for name, found in delays.items()
     }
 
@@ -214,9 +220,11 @@ def compare_delays(place: Path, waiting: int, expiring: int, seconds: float) -> 
     for name, start in start_both(place).items():
         with running(start()) as server:
             fill(server, waiting)
-            delays = expiry_delays_ms(server, expiring, seconds)
+            delays, stolen = machine.undisturbed(
+                partial(expiry_delays_ms, server, expiring, seconds)
+            )
         figures[name] = {f"p{rank:g}_ms": percentile(delays, rank) for rank in (50, 99)}
-        figures[name]["missing"] = delays.count(math.inf)
+        figures[name] |= {"missing": delays.count(math.inf), "stolen": stolen}
     return figures
 
 
