@@ -14,8 +14,12 @@ from pathlib import Path
 
 import ephemera
 from bench.ground import VALUE, make_keys
+from ephemera.server.server import Server
+from ephemera.server.session import Session
+from tests.wire.resp import request
 
 LOADED_KEYS = 2_000
+PIPELINED = 16
 BASE_BYTES_MAX = 256 * 1024 * 1024
 """As much as valgrind lets a process map at once."""
 
@@ -57,8 +61,41 @@ def incr(store: ephemera.Store, keys: list[bytes], count: int) -> None:
         store.incr(b"counter", ttl=3600)
 
 
+def server_set(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    _serve(store, [request("SET", key, VALUE) for key in keys], count)
+
+
+def server_get(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    _serve(store, [request("GET", key) for key in keys], count)
+
+
+def server_incr(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    _serve(store, [request("INCR", b"n" + key) for key in keys], count)
+
+
+def _serve(store: ephemera.Store, requests: list[bytes], count: int) -> None:
+    """Have a server answer that many of these requests, in pipelines, without a socket."""
+    session = Session(Server(store))
+    requests = requests[: LOADED_KEYS // PIPELINED * PIPELINED]
+    batches = [b"".join(requests[at : at + PIPELINED]) for at in range(0, len(requests), PIPELINED)]
+    for at in range(count // PIPELINED):
+        session.feed(batches[at % len(batches)])
+
+
 WORK: dict[str, Work] = {
-    work.__name__: work for work in (put, put_ttl, get, get_base, get_missing, scan, incr)
+    work.__name__: work
+    for work in (
+        put,
+        put_ttl,
+        get,
+        get_base,
+        get_missing,
+        scan,
+        incr,
+        server_set,
+        server_get,
+        server_incr,
+    )
 }
 
 

@@ -7,6 +7,7 @@ import platform
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +30,11 @@ def describe() -> dict[str, str | int]:
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
     }
+
+
+def made() -> str:
+    """When, and of which commit: each part of a result says so itself, since parts may come of several runs."""
+    return f"{datetime.now(UTC).isoformat(timespec='seconds')}, commit {commit()}"
 
 
 def commit() -> str:

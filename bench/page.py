@@ -26,14 +26,14 @@ PLOTTED_LATENCIES = ("put_latency", "get_latency")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench-page` from what `bench/results` keeps of runs right after each other, every round of each: of the stores, of
-their growth (one round; ours with 100,000 and 10,000,000 keys in five, by turns), of the server, and of its memory.
+Written by `make bench-page` from what `bench/results` keeps of several runs: of the stores, of their growth (one round; ours with
+100,000 and 10,000,000 keys in five, by turns), of the server, and of its delays. Each says when it was, and of which commit.
 `make bench` measures anew, every peer and workload there is; `python -m bench --check --huge` holds the figures
 against the targets below.
 
 Every peer does the same work in its own process, with the same keys and values, in alternating rounds; the
-figure is the median. Each key has a value object of its own; `plain-dict` used to share one among all keys, which it then never had to
-fetch from memory. Read ratios, not rates: a rate belongs to this machine and to what else it did at that
+figure is the median. What is read was loaded with a value object of its own for each key; `plain-dict` used to share one among all keys,
+which it then never had to fetch from memory (puts still give the same object each time). Read ratios, not rates: a rate belongs to this machine and to what else it did at that
 moment. Peers differ in what a crash can cost them, and a table below says how. A store that loses
 nothing when its process is killed and at most the last second when the power fails (Ephemera) stands beside
 stores that promise less and stores that promise more: compare within a class.

@@ -29,7 +29,8 @@ def render(results: Results) -> str:
     if len(processor) > 1:
         sections.append(_titled("Processor time per operation, µs", table(processor)))
     if results.get("growth"):
-        sections.append(_titled("Growth: operations per second by keys", _growth(results)))
+        grown = f"{results['growth_made']}\n\n{_growth(results)}"
+        sections.append(_titled("Growth: operations per second by keys", grown))
     sections += [_titled("What can be lost", _durability(results)), _notes(results)]
     return "\n\n".join(sections)
 

@@ -56,6 +56,7 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
         results = made | _results(plan, cells, number + 1)
         yield results
     grown: dict[int, dict[str, list[Cell]]] = {keys: {} for keys in plan.growth}
+    results["growth_made"] = machine.made()
     for number in range(plan.rounds if grown else 0):
         for keys, cells_of in grown.items():
             for cell in _grow(plan, _growing(present, keys), keys, number):

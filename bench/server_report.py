@@ -74,14 +74,14 @@ def render(results: Figures) -> str:
     facts, settings = results["machine"], results["settings"]
     sections = [
         INTRODUCTION,
-        f"{results['date']}, commit {results['commit']}: {settings['rounds']} rounds on {facts['cpu']}, "
-        f"{facts['cores']} cores, Linux {facts['kernel']}, Python {facts['python']}",
+        f"{settings['rounds']} rounds on {facts['cpu']}, {facts['cores']} cores, Linux {facts['kernel']}, "
+        f"Python {facts['python']}",
         f"```\n{verdicts}\n```",
     ]
     tables = {"rates": _rates, "memory": _memory, "stalls": _stalls, "delays": _delays}
     for part, told in tables.items():
         if part in results:
-            sections += told(results[part])
+            sections += [f"{results[part]['made']}:", *told(results[part])]
     return "\n\n".join(sections)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import struct
+import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -194,6 +196,31 @@ def test_a_value_is_its_own_whatever_happens_while_the_clock_is_asked(tmp_path: 
 
     clock.meanwhile = write_over
     assert store.get(b"key") == value
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["recent", "old"])
+def test_a_dead_value_is_not_copied(tmp_path: Path, is_old: bool) -> None:
+    clock, size = SteadyClock(), 16 * 1024 * 1024
+    offset = bytearray(8)
+    clock.share(offset, 0, is_first=True)
+    with ephemera.open(tmp_path / "one.eph", clock=clock, maintenance="manual") as store:
+        store.put(b"key", bytes(size), ttl=60)
+        if is_old:
+            store.checkpoint()
+        assert _most_bytes(lambda: store.get(b"key")) > size
+        struct.pack_into("<q", offset, 0, struct.unpack_from("<q", offset)[0] + 60_000)
+        assert store.get(b"key") is None
+        assert _most_bytes(lambda: store.get(b"key")) < size // 100
+
+
+def _most_bytes(call: Callable[[], object]) -> int:
+    """The most memory that Python had for this at a time."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_has_no_deadline_needs_no_clock(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ cdef enum:
     USUAL_SECONDS_MAX = 1000000000     # of a TTL; longer ones are worked out with every check
 
 
+cdef inline bytes _copied(Live *live):
+    return PyBytes_FromStringAndSize(live.value.start, live.value.size)
+
+
 cdef class OneKey:
     """What a keyspace stands on, and the reading and writing of one key.
 
@@ -78,25 +82,25 @@ cdef class OneKey:
         return default if value is None else value
 
     cdef inline object _value(self, bytes key):
-        cdef int64_t now_ms, deadline_ms = NEVER
+        cdef Live live
+        cdef int64_t now_ms
+        cdef bytes value = None
         if self.compiled is None:
             return self.access_get(self._ref, key, self.now.ms())
         # To read the clock is a quarter of a quick look-up, and what has no deadline needs none.
-        value = self._found(key, INT64_MIN, &deadline_ms)
-        if deadline_ms != NEVER:
+        holder = self.compiled.find(self._ref, piece_of(key), INT64_MIN, &live)
+        if holder is not None and live.deadline_ms != NEVER:
+            if not self.now.is_compiled:
+                # A clock of Python may do anything before it returns: what was found may be no more by then.
+                value = _copied(&live)
             now_ms = self.now.ms()
-            if is_dead_ms(deadline_ms, now_ms):
+            if is_dead_ms(live.deadline_ms, now_ms):
                 # It may have been replaced meanwhile, when it lived: what is there now counts.
-                return self._found(key, now_ms, &deadline_ms)
-        return value
-
-    cdef inline object _found(self, bytes key, int64_t now_ms, int64_t *deadline_ms):
-        cdef Live live
-        holder = self.compiled.find(self._ref, piece_of(key), now_ms, &live)
+                value = None
+                holder = self.compiled.find(self._ref, piece_of(key), now_ms, &live)
         if holder is None:
             return None
-        deadline_ms[0] = live.deadline_ms
-        return PyBytes_FromStringAndSize(live.value.start, live.value.size)
+        return _copied(&live) if value is None else value
 
     cdef object _get_young(self, bytes key, default, max_age):
         max_age_ms = duration_ms(max_age, name="max_age")

@@ -26,6 +26,7 @@ cdef class SteadyClock:
 cdef class Now:
     cdef SteadyClock steady
     cdef object now_ms
+    cdef bint is_compiled        # nothing else happens while it is read
     cdef int64_t ms(self) except? -1
 
 # Absolute instants, for waits.

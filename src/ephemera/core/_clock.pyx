@@ -178,6 +178,7 @@ cdef class Now:
 
     def __init__(self, clock):
         self.steady = clock if type(clock) is SteadyClock else None
+        self.is_compiled = self.steady is not None and self.steady.is_system
         self.now_ms = clock.now_ms
 
     cdef int64_t ms(self) except? -1:

@@ -187,7 +187,7 @@ cdef class Sockets:
     """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls. After
     `turn_ns` it looks no more who else is ready.
 
-    `company` is how many different clients sent the last requests. Where many are about, and a second look finds
+    `company` is how many different clients the last reads were of. Where many are about, and a second look finds
     few of them, there is a pause for the others; `pauses` counts these.
     """
     cdef readonly int fd

@@ -21,10 +21,11 @@ from ephemera import (
     Store,
     StoreBusy,
     StoreClosed,
+    StoreFull,
     StoreLocked,
 )
-from ephemera.engines.local import base_tier
-from ephemera.engines.local.files import Files, Mapped
+from ephemera.engines.local import base_tier, engine
+from ephemera.engines.local.files import FileLock, Files, Mapped
 from tests.engines.local.stores import (
     contents,
     engine_of,
@@ -550,6 +551,42 @@ def test_a_failed_opening_leaves_the_store_to_others(path: Path) -> None:
     file.write_bytes(whole)
     with open_local(path, exclusive=True) as store:
         assert store.get("key") == b"value"
+
+
+def test_a_failed_opening_is_undone_before_anybody_else_may_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_local(path).close()
+    is_open_to_others: dict[str, bool] = {}
+
+    def note(name: str) -> None:
+        other = FileLock(path / "locks" / "open")
+        is_open_to_others.setdefault(name, other.try_take())
+        other.close()
+
+    close_base, close_lock = base_tier.BaseTier.close, FileLock.close
+
+    def closing_base(self: base_tier.BaseTier) -> None:
+        note("base tier")
+        close_base(self)
+
+    def closing_lock(self: FileLock) -> None:
+        if self.path.name == "attach":
+            note("attach")
+        close_lock(self)
+
+    def fail(*given: object) -> None:
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(base_tier.BaseTier, "close", closing_base)
+    monkeypatch.setattr(FileLock, "close", closing_lock)
+    monkeypatch.setattr(engine, "Expiry", fail)
+    with pytest.raises(StoreFull):
+        open_local(path)
+    assert not is_open_to_others["base tier"]
+    assert not is_open_to_others["attach"]
+    monkeypatch.undo()
+    open_local(path, exclusive=True).close()
 
 
 def test_a_turn_ends_in_the_thread_that_took_it(open_store: Callable[..., Store]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from ephemera.core._block import block
 from ephemera.core.errors import StoreLocked
@@ -29,12 +30,14 @@ class Attachment:
         self.syncer = FileLock(layout.locks / "syncer")
 
     @block
-    def attaching(self) -> Iterator[bool]:
+    def attaching(self, opened: ExitStack) -> Iterator[bool]:
         """Attach; the block is told whether nobody else is, and must recover then.
 
+        What fails is undone by `opened` while nobody else can attach: who waits for that finds no trace of it.
         Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way.
         """
-        with self._opening.held():
+        with self._opening.held(), opened:
+            opened.callback(self._attached.close)
             is_first = self._attached.try_take()
             if not is_first and (self._is_exclusive or not self._attached.try_take(is_shared=True)):
                 raise StoreLocked(self._refusal())
@@ -44,6 +47,7 @@ class Attachment:
             else:
                 self._attached.take(is_shared=True)
                 self._attached.write_owner(None)
+            opened.pop_all()
 
     @block
     def detaching(self) -> Iterator[bool]:

@@ -127,11 +127,12 @@ class LocalEngine:
         self._attachment = self._new_attachment()
         # What fails leaves nothing open, at once and not when it is collected: whoever handles it may
         # open the store again.
-        with ExitStack() as opened:
-            opened.callback(self._attachment.close)
-            with self._attachment.attaching() as is_first:
+        try:
+            with self._attachment.attaching(opened := ExitStack()) as is_first:
                 self._open(opened, is_first=is_first)
-            opened.pop_all()
+        except BaseException:
+            self._attachment.close()
+            raise
         self.compiled = self._segments
         self.get = self._segments.get
         self.row = self._segments.row
@@ -611,7 +612,7 @@ class LocalEngine:
         former, self._attachment = self._attachment, self._new_attachment()
         former.stay_shared()
         try:
-            with self._attachment.attaching():
+            with self._attachment.attaching(ExitStack()):
                 self._control.writer.reattach(self._attachment.writer.fd)
                 self._control.syncer.reattach(self._attachment.syncer.fd)
         except BaseException:
