@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import ephemera
-from ephemera import ManualClock
+from ephemera import EngineUnavailable, InvalidArgument, ManualClock
 from ephemera.core.keyvalue import Range
-from ephemera.engines.slatedb import SlateEngine
+from ephemera.engines.slatedb import SlateEngine, upkeep
 from ephemera.engines.slatedb._calls import plain_rows
 from ephemera.engines.slatedb.families import ID_BYTES
+from ephemera.engines.slatedb.library import load
 from tests.engines.slatedb.buckets import file_url, wait_until
 
 QUICK_GARBAGE = "flush_interval=0.005&poll_interval=0.02&garbage_age=0.3"
@@ -104,6 +108,48 @@ def test_compaction_removes_the_dead_and_their_bytes(tmp_path: Path) -> None:
         wait_until(is_small, what="the bytes of the dead go")
         wait_until(lambda: len(stored(store)) == 100, what="the writer reads what replaced them")
         assert store.count() == 100
+
+
+def refused_for_its_clock(times: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have SlateDB refuse so many compactions as it does when the clock is a moment behind the last writer's."""
+    name, refusals = "admin_submit_compaction", ["clock"] * times
+    submit = load().methods[name]
+
+    def refuse(*given: Any) -> Any:  # Any: as `Method` says
+        if refusals:
+            refusals.pop()
+            raise InvalidArgument(
+                "SlateDB refuses: Invalid error: invalid clock tick, must be monotonic. last_tick=`2`, next_tick=`1`"
+            )
+        return submit(*given)
+
+    monkeypatch.setitem(load().methods, name, refuse)
+    monkeypatch.setattr(upkeep, "BEHIND_PAUSE_S", 0.001)
+    return refusals
+
+
+def test_a_clock_that_is_a_moment_behind_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ephemera.open(file_url(tmp_path)) as store:
+        store.put("key", "value")
+        refusals = refused_for_its_clock(2, monkeypatch)
+        store.compact()
+        assert refusals == []
+        assert store.get("key") == b"value"
+
+
+def test_a_clock_that_stays_behind_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ephemera.open(file_url(tmp_path)) as store:
+        store.put("key", "value")
+        refused_for_its_clock(10_000, monkeypatch)
+        with pytest.raises(EngineUnavailable, match="clock of this machine"):
+            store.compact()
+        monkeypatch.undo()
+        store.compact()
+        assert store.get("key") == b"value"
 
 
 def test_the_background_compacts_by_itself(tmp_path: Path) -> None:

@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 
 from ephemera.core._block import Bell
 from ephemera.core.clock import elapsed_ns
-from ephemera.core.errors import EngineUnavailable, EphemeraError, StoreClosed
+from ephemera.core.errors import (
+    EngineUnavailable,
+    EphemeraError,
+    InvalidArgument,
+    StoreClosed,
+)
 from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.library import load
 from ephemera.engines.slatedb.opening import open_admin, read_manifest
@@ -28,6 +33,11 @@ COMPACTION_TRIES = 20
 LOOKS_PER_POLL = 4
 """How often a compaction is looked for, for each time that its compactor looks for work."""
 COMPACTION_POLLS_MAX = 3_600
+BEHIND = "invalid clock tick"
+"""What SlateDB says where the clock that it reads now is behind the last writer's: of another machine, or of this
+one, in the same millisecond but rounded otherwise."""
+BEHIND_TRIES = 40
+BEHIND_PAUSE_S = 0.05
 IDLE_S = 60.0
 """How long the background thread sleeps at most, when nothing wakes it."""
 
@@ -110,11 +120,25 @@ class Compactions:
             ],
             destination=min(runs, default=0),
         )
-        answer = library.run(
-            "admin_submit_compaction", self.admin, library.lower("TypeCompactionSpec", spec)
-        )
+        answer = self._ask(library.lower("TypeCompactionSpec", spec))
         compaction: str = library.lift("TypeCompaction", answer).id
         return compaction
+
+    def _ask(self, spec: bytes) -> bytes:
+        """Ask for a compaction, again and again while the clock is behind."""
+        for _ in range(BEHIND_TRIES):
+            try:
+                answer: bytes = load().run("admin_submit_compaction", self.admin, spec)
+            except InvalidArgument as error:
+                if BEHIND not in str(error):
+                    raise
+                self._pause.wait(BEHIND_PAUSE_S)
+            else:
+                return answer
+        raise EngineUnavailable(
+            f"the clock of this machine is more than {BEHIND_TRIES * BEHIND_PAUSE_S:g} s behind that of "
+            f"the last writer of {self._place}"
+        )
 
     def _await(self, compaction: str) -> bool:
         """Whether it was done; it is not when another one took its sources first."""
