@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -348,6 +348,24 @@ def test_with_commit_one_sync_serves_all_clients_of_a_turn(tmp_path: Path) -> No
         assert await reader.read() == b"+OK\r\n+OK\r\n"
 
     serve(scenario, settings=Settings(durability="commit"), store=store)
+
+
+@pytest.mark.parametrize("durability", ["commit", "interval"])
+def test_a_client_that_sends_no_more_still_gets_its_reply(
+    tmp_path: Path, durability: Literal["commit", "interval"]
+) -> None:
+    store = open_store(str(tmp_path / "s.eph"), durability=durability)
+
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        for number in range(20):
+            reader, writer = await connect()
+            writer.write(wire("PING"))
+            assert await reader.readexactly(7) == b"+PONG\r\n"
+            writer.write(wire("SET", number, "x"))
+            writer.write_eof()
+            assert await reader.read() == b"+OK\r\n"
+
+    serve(scenario, settings=Settings(durability=durability), store=store)
 
 
 def test_with_commit_nothing_is_acknowledged_when_the_sync_fails(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,13 @@ def guarded(clock: ephemera.ManualClock) -> Iterator[Server]:
         yield Server(store, Settings(requirepass=b"secret"))
 
 
+@pytest.fixture
+def local(clock: ephemera.ManualClock, tmp_path: Path) -> Iterator[Client]:
+    """Of a store whose commonest commands are answered in place."""
+    with ephemera.open(tmp_path / "s.eph", clock=clock, maintenance="manual") as store:
+        yield Client(Server(store))
+
+
 @pytest.mark.parametrize("at", range(len(PIPELINE) + 1))
 def test_replies_do_not_depend_on_how_the_bytes_arrive(server: Server, at: int) -> None:
     session = Session(server)
@@ -33,6 +41,13 @@ def test_replies_do_not_depend_on_how_the_bytes_arrive(server: Server, at: int) 
 def test_a_command_is_found_in_any_case(client: Client, name: str) -> None:
     client("SET", "a", "1")
     assert client(name, "a") == b"1"
+
+
+@pytest.mark.parametrize("name", [b"\0GET", b"\0\0\0\0\0GET", b"GET\0", b"G\0ET"])
+def test_a_name_with_zero_bytes_is_another_name(local: Client, name: bytes) -> None:
+    assert local("SET", "a", "1") == b"OK"
+    assert local("GET", "a") == b"1"
+    assert local.error(name, "a").startswith("ERR unknown command")
 
 
 @pytest.mark.parametrize(

@@ -114,4 +114,18 @@ cdef class Bell:
         try:
             self.silence.acquire(timeout=seconds)
         finally:
+            _take(lock)
+
+
+cdef int _take(lock) except -1:
+    """Have a lock when this ends, also where it ends with an interrupt."""
+    interrupt = None
+    while True:
+        try:
             lock.acquire()
+            break
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+    return 0

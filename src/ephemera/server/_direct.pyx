@@ -104,6 +104,8 @@ cdef inline uint64_t _packed(Piece name) noexcept:
         return 0
     for i in range(name.size):
         letter = <unsigned char> name.start[i]
+        if letter == 0:
+            return 0     # in front it would be lost
         if c"A" <= letter <= c"Z":
             letter |= 0x20
         packed = packed << 8 | letter

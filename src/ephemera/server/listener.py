@@ -146,8 +146,15 @@ class Connection(Receiving, asyncio.Protocol):
     # --- what `Sockets` finds -----------------------------------------------------------------
 
     def ended(self) -> None:
-        """The client has sent its last byte."""
-        self.close()
+        """The client has sent its last byte; what it asked for before is still answered."""
+        self._listener.sockets.leave(self)
+        self.session.is_closing = True
+        self.send(b"")
+
+    def eof_received(self) -> bool:
+        self.ended()
+        # Where there is TLS, an end of one direction is an end of both.
+        return self.transport.get_extra_info("ssl_object") is None
 
     def broke(self, number: int) -> None:
         """Reading failed: the connection was lost."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,12 @@ from ephemera import (
     StoreFull,
     StoreLocked,
 )
+from ephemera.core.row import Row
 from ephemera.engines.local import base_tier, engine
+from ephemera.engines.local._pages import Tree
+from ephemera.engines.local._segment import Segment
 from ephemera.engines.local.files import FileLock, Files, Mapped
+from ephemera.engines.local.segments import Segments
 from tests.engines.local.stores import (
     contents,
     engine_of,
@@ -587,6 +593,94 @@ def test_a_failed_opening_is_undone_before_anybody_else_may_open(
     assert not is_open_to_others["attach"]
     monkeypatch.undo()
     open_local(path, exclusive=True).close()
+
+
+def test_a_closed_store_makes_no_segment(open_store: Callable[..., Store], path: Path) -> None:
+    store, other = open_store(), open_store()
+    entered, closed = threading.Event(), threading.Event()
+
+    def change(row: Row | None, now_ms: int) -> Row:
+        entered.set()
+        assert closed.wait(60)
+        return Row(b"late", now_ms)
+
+    family = engine_of(store).family("default", create=False)
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(engine_of(store).update, family, b"k", change)
+        assert entered.wait(60)
+        store.close()
+        before = segment_files(path)
+        closed.set()
+        with pytest.raises(StoreClosed):
+            late.result()
+    assert segment_files(path) == before
+    assert other.get("k") is None
+    other.put("k", "in time")
+    assert other.get("k") == b"in time"
+
+
+def test_a_store_that_is_closed_while_it_makes_room_says_so(
+    open_store: Callable[..., Store],
+) -> None:
+    store, other = open_store(), open_store()
+    engine_of(store)._segments.on_frozen = lambda: in_a_thread(store.close) and None
+    with pytest.raises(StoreClosed):
+        store.put("k", "v")
+    other.put("k", "v")
+    assert other.get("k") == b"v"
+
+
+def test_a_read_goes_on_with_its_reader_when_another_thread_follows_a_compaction(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = open_store(), open_store()
+    store.put("k", "v")
+    store.checkpoint()
+    pinned, followed = threading.Event(), threading.Event()
+    pin = base_tier.BaseFile.pin
+
+    def pin_slowly(file: base_tier.BaseFile) -> Tree | None:
+        tree = pin(file)
+        if threading.current_thread() is not threading.main_thread():
+            pinned.set()
+            assert followed.wait(60)
+        return tree
+
+    monkeypatch.setattr(base_tier.BaseFile, "pin", pin_slowly)
+    other.compact()
+    assert store.get("absent") is None
+    reader = engine_of(store)._base.reader
+    reader.renew()
+    with ThreadPoolExecutor(1) as threads:
+        held = sys.getrefcount(reader)
+        found = threads.submit(store.get, "k")
+        assert pinned.wait(60)
+        assert sys.getrefcount(reader) > held  # whoever reads has it too
+        other.compact()
+        assert store.get("absent") is None
+        assert engine_of(store)._base.reader is not reader
+        followed.set()
+        assert found.result() == b"v"
+
+
+def test_an_interrupt_between_segments_brings_no_older_value_back(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(exclusive=True)
+    store.put("k", "old")
+    store.checkpoint()
+    assert store.get("k") == b"old"
+    store.put("k", "new")
+    kept_with = Segments._kept_with
+
+    def interrupted(*_: object) -> list[Segment]:
+        monkeypatch.setattr(Segments, "_kept_with", kept_with)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Segments, "_kept_with", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.checkpoint()
+    assert store.get("k") == b"new"
 
 
 def test_a_turn_ends_in_the_thread_that_took_it(open_store: Callable[..., Store]) -> None:

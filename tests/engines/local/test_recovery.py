@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from ephemera import CorruptStore, InvalidArgument, ManualClock, Store
+from ephemera.core.row import Row
 from tests.engines.local.stores import (
     contents,
     crash_copy,
+    engine_of,
     run_python,
     segment_files,
     start_python,
@@ -21,6 +23,26 @@ from tests.engines.local.stores import (
 
 FAMILIES = ["default", "one", "two"]
 Contents = dict[str, dict[bytes, bytes]]
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_a_write_time_from_elsewhere_is_not_taken_for_the_time(
+    open_store: Callable[..., Store], clock: ManualClock, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path / "before")
+    store.put("session", "alive", ttl=3600)
+    engine = engine_of(store)
+    ahead_ms = clock.now_ms() + 50 * 365 * 86_400_000
+    family = engine.family("default", create=False)
+    engine.write([(family, b"copied", Row(b"from a machine that is ahead", ahead_ms))])
+    again = open_store(crash_copy(tmp_path / "before", tmp_path / "after"))
+    assert again.clock.now_ms() < ahead_ms
+    assert again.get("session") == b"alive"
+    copied = again.entry("copied")
+    assert copied is not None
+    assert copied.written_at.timestamp() * 1000 == ahead_ms
 
 
 # --- deaths ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ cdef enum:
     # Marks of a record; stored on disk, never renumber.
     DELETED = 1
     MORE = 2                 # the batch goes on with the next record
+    AHEAD = 4                # it was written elsewhere, by a clock that was ahead of the store's
 
 cdef struct Header:
     char magic[8]

@@ -369,7 +369,7 @@ cdef class Segment:
                     or not read_row_head(row_of(r), r.row_size, &head)
                 ):
                     break
-                if head.written_ms > latest_ms:
+                if head.written_ms > latest_ms and not r.mark & AHEAD:
                     latest_ms = head.written_ms
                 in_batch += 1
                 position += record_bytes_of(r.key_size, r.row_size)

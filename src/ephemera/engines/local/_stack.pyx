@@ -39,6 +39,7 @@ from ephemera.engines.local._base cimport (
 from ephemera.engines.local._commit cimport GroupCommit
 from ephemera.engines.local._control cimport Control, Turn, eph_load64, turn_of
 from ephemera.engines.local._segment cimport (
+    AHEAD,
     DELETED,
     MORE,
     Due,
@@ -52,7 +53,7 @@ from ephemera.engines.local._segment cimport (
     row_of,
 )
 
-from ephemera.core.errors import ReadOnly, StoreFailed
+from ephemera.core.errors import ReadOnly, StoreClosed, StoreFailed
 from ephemera.core.keyvalue import family_dropped
 from ephemera.engines.local._segment import Cut
 
@@ -318,10 +319,12 @@ cdef class SegmentStack(CompiledAccess):
     ):
         cdef char buffer[BASE_KEY_BYTES_MAX]
         cdef Piece base_key, stored
+        cdef RowReader reader
         if key.size > BASE_KEY_BYTES_MAX - 4:
             return None  # nobody could write it
         base_key.start, base_key.size = buffer, pack_key_to(buffer, family, key)
-        holder = self.reader.find(base_key, &stored)
+        reader = self.reader     # another thread may put a new one in its place meanwhile
+        holder = reader.find(base_key, &stored)
         if holder is None:
             return None
         open_row(base_key, stored, head)
@@ -490,9 +493,13 @@ cdef class SegmentStack(CompiledAccess):
         return turn
 
     cdef Segment _room(self, uint64_t size):
-        if self.active is None or not self.active.has_room(size):
+        cdef Segment segment = self.active
+        if segment is None or not segment.has_room(size):
             self.make_room(size)
-        return self.active
+            segment = self.active
+            if segment is None:
+                raise StoreClosed("the store was closed")
+        return segment
 
     cdef int _append(
         self, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times, Written *written
@@ -699,12 +706,17 @@ cdef class SegmentStack(CompiledAccess):
         for family, key, row in writes:
             _check_family(family)
             size += record_bytes_of(len(key), 33 + (0 if row is None else len(row.value)))
+        segment = self._room(size)
+        # Whatever interrupts what follows, the next writer sees to it then.
+        self.control.page.has_died = 1
         try:
-            return self._append_all(self._room(size), writes, now_ms)
+            where = self._append_all(segment, writes, now_ms)
         except:
             # What was linked must not be overwritten: leave it behind, as after a writer's death.
             self.writer_died()
             raise
+        self.control.page.has_died = 0
+        return where
 
     cdef tuple _append_all(self, Segment segment, writes, int64_t now_ms):
         cdef FamilyRef family
@@ -722,6 +734,8 @@ cdef class SegmentStack(CompiledAccess):
                 times = _times(now_ms, NEVER, 0, NEVER)
             else:
                 value, times.written_ms, times.deadline_ms, times.idle_ms, times.hard_ms = row
+                if times.written_ms > now_ms:
+                    mark |= AHEAD
                 earliest_ms = min(earliest_ms, times.deadline_ms)
             position = segment.append(position, family.id, piece_of(key), piece_of(value), mark, &times)
         segment.publish(position)

@@ -120,8 +120,9 @@ class Segments(SegmentStack):
             return
         gone = [each for n, each in self._mapped.items() if n not in mapped]
         self.retired_bytes += sum(segment.records_bytes for segment, _ in gone)
-        self._mapped = mapped
-        self._keep(gone)
+        kept = self._kept_with(gone)
+        # Together: an interrupt in between would leave a gap, and older versions behind it.
+        self._mapped, self._kept = mapped, kept
         self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
         # Before the stack is shown: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
@@ -132,8 +133,8 @@ class Segments(SegmentStack):
             [segment for segment, _ in mapped.values()], epoch, bool(active and mapped), self._kept
         )
 
-    def _keep(self, gone: list[tuple[Segment, Mapped]]) -> None:
-        """Let reads find what was written lately without the base tier, in so many bytes.
+    def _kept_with(self, gone: list[tuple[Segment, Mapped]]) -> list[Segment]:
+        """Where reads find what was written lately without the base tier, in so many bytes.
 
         Nothing is missing between what is kept and what is shown: nobody else makes segments. What nobody
         reads of it any more need not stay in this process's memory.
@@ -146,7 +147,7 @@ class Segments(SegmentStack):
         room = self._kept_bytes - sum(segment.records_bytes for segment in kept)
         while kept and room < 0:
             room += kept.pop().records_bytes
-        self._kept = kept
+        return kept
 
     @property
     def waiting_count(self) -> int:
@@ -174,6 +175,14 @@ class Segments(SegmentStack):
 
     def make_room(self, size: int) -> None:
         """Make a segment that takes writes and has room for `size` bytes of records."""
+        # Once closed, this process has no say in what the next segment is: others may have the store by now.
+        with self.refreshing:
+            if self.is_closed:
+                raise StoreClosed("the store was closed")
+            self._make_room(size)
+        self.on_frozen()
+
+    def _make_room(self, size: int) -> None:
         number = self.control.newest + 1
         previous_head = self.segments[0].position if self.segments else 0
         path = self._layout.segment(number)
@@ -208,7 +217,6 @@ class Segments(SegmentStack):
         self.control.active = number
         self.control.publish()
         self.refresh()
-        self.on_frozen()
 
     def _allocated(self, path: Path, size: int) -> Mapped:
         spare = self._spare
@@ -379,7 +387,8 @@ class Segments(SegmentStack):
 
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""
-        self.is_closed = True
+        with self.refreshing:
+            self.is_closed = True
         self.give_up_spare()
         self._kept = []
         self.show([], 0, False)
