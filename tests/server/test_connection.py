@@ -367,6 +367,15 @@ def test_a_pause_of_writes_holds_a_transaction_that_writes(server: Server) -> No
     assert writer.session.go_on() == b"*1\r\n+OK\r\n"
 
 
+def test_a_pause_of_writes_holds_scripts_that_may_write(server: Server) -> None:
+    client, reader, writer = Client(server), Client(server), Client(server)
+    client("CLIENT", "PAUSE", 1000, "WRITE")
+    assert reader("EVAL_RO", "return 1", 0) == 1
+    assert writer.session.feed(wire("EVAL", "return 1", 0)) == b""
+    client("CLIENT", "UNPAUSE")
+    assert writer.session.go_on() == b":1\r\n"
+
+
 def test_a_key_that_dies_in_a_pause_is_dead_after_it(clock: ManualClock, client: Client) -> None:
     client("SET", "key", "1", "PX", 500)
     client("CLIENT", "PAUSE", 1000)

@@ -29,6 +29,8 @@ cdef enum Touched:
 
 
 cdef class CompiledAccess:
+    cdef public bint is_behind
+
     cdef uint64_t foresee(self, object family, Piece key) noexcept
     cdef void foresee_more(self, uint64_t hint) noexcept
     cdef object find(self, object family, Piece key, int64_t now_ms, Live *live)

@@ -1,1 +1,2 @@
-class CompiledAccess: ...
+class CompiledAccess:
+    is_behind: bool

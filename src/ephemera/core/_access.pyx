@@ -8,7 +8,10 @@ calls them has checked that keys and values are of an allowed size.
 
 
 cdef class CompiledAccess:
-    """The operations, which an engine's class overrides, and hints of what will be asked for."""
+    """The operations, which an engine's class overrides, and hints of what will be asked for.
+
+    `is_behind` tells, as far as this process has seen, that who writes now may have to wait for long.
+    """
 
     cdef uint64_t foresee(self, object family, Piece key) noexcept:
         """Have the memory at hand at which an operation on this key will look first.

@@ -15,6 +15,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ephemera.core._access import CompiledAccess
 from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, UnsupportedOperation
 from ephemera.core.expiry import is_dead
@@ -274,6 +275,32 @@ class Gathers(Protocol):
 
     def check_writer(self) -> None:
         """Raises StoreFenced when another writer has taken over."""
+        ...
+
+
+@runtime_checkable
+class FallsBehind(Protocol):
+    """An engine whose writers may have to wait until it has caught up: for one of them, who must not wait."""
+
+    compiled: CompiledAccess
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds they wait."""
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether they have to wait now."""
+        ...
+
+    def hasten(self) -> bool:
+        """Have it catch up soon; False where there is no room for that, and they wait in vain."""
+        ...
+
+    def go_on_here(self) -> bool:
+        """Let this thread never wait for that from now on, but be refused where it is `hurried`; whether that
+        can be. It asks `is_behind` before it begins with a command, so that none stops in its middle."""
         ...
 
 

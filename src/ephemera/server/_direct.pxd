@@ -48,11 +48,13 @@ cdef class Tally:
     cdef public bint tells_new_keys
     cdef public bint tells_misses
     cdef public double slow_ns
+    cdef public CompiledAccess paced
     cdef readonly Now now
     cdef Buffer spares[SPARES]
     cdef int spares_count
     cdef list owed
 
+    cdef bint is_behind(self) noexcept
     cdef int settle(self) except -1
 
 
@@ -63,6 +65,7 @@ cdef class Counted:
     cdef public int64_t failed
     cdef public int64_t rejected
     cdef public int64_t spent_ns
+    cdef public bint is_write
     cdef InPlace in_place
 
     cdef bint takes_directly(self, Py_ssize_t count) noexcept
@@ -95,6 +98,7 @@ cdef class Keys:
     cdef bint _put_plainly(self, bytes key, bytes value, ttl_ms) except -1
     cdef int _changed(self, bytes key, event) except -1
     cdef bint takes(self, Piece key) noexcept
+    cdef bint takes_write(self, Piece key) noexcept
     cdef object find(self, Piece key, Live *live)
     cdef object _found(self, Piece key, int64_t now_ms, Live *live)
     cdef int64_t left_ms(self, Piece key) except? -3

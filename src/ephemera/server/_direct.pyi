@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ephemera.core._access import CompiledAccess
 from ephemera.core._counter import Addition
 from ephemera.core.clock import Clock
 from ephemera.core.keyvalue import KeyValue
@@ -28,6 +29,7 @@ class Tally:
     tells_new_keys: bool
     tells_misses: bool
     slow_ns: float
+    paced: CompiledAccess | None
     def __init__(self, clock: Clock) -> None: ...
 
 class Counted:
@@ -37,6 +39,7 @@ class Counted:
     failed: int
     rejected: int
     spent_ns: int
+    is_write: bool
 
 class Names:
     def __init__(self, by_name: dict[bytes, Command]) -> None: ...

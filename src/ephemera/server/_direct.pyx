@@ -59,7 +59,7 @@ cdef class Owing:
 
 cdef class Tally:
     """What a server counts, and what it has to tell whom. `slow_ns` is from how many nanoseconds on it
-    wants to know of a command.
+    wants to know of a command; `paced` is what its writes wait for while that is behind.
 
     It also keeps a few buffers for replies: most sessions of a server are idle at any time.
     """
@@ -72,6 +72,10 @@ cdef class Tally:
         cdef int i
         for i in range(self.spares_count):
             PyMem_Free(self.spares[i].start)
+
+    cdef bint is_behind(self) noexcept:
+        """Whether writes may have to wait: somebody has to ask."""
+        return self.paced is not None and self.paced.is_behind
 
     cdef int settle(self) except -1:
         """Send the replies that are `owed` to clients that were answered in this turn."""
@@ -89,7 +93,7 @@ cdef class Tally:
 
 cdef class Counted:
     """What runs a command, and how often it ran. `direct_arity` is 0 where a handler is not to be called
-    at once: for commands that have subcommands."""
+    at once: for commands that have subcommands. `is_write` tells that it may change keys."""
 
     cdef bint takes_directly(self, Py_ssize_t count) noexcept:
         return self.direct_arity == count or -count <= self.direct_arity < 0
@@ -259,6 +263,10 @@ cdef class Keys:
             and not self.tally.tells_new_keys
             and not self.tally.tells_misses
         )
+
+    cdef bint takes_write(self, Piece key) noexcept:
+        """Whether it may be changed here, too: whoever has to wait does so elsewhere."""
+        return self.takes(key) and not self.compiled.is_behind
 
     cdef object find(self, Piece key, Live *live):
         """What keeps a live value in its place, or None; counted as a hit or a miss."""
@@ -507,7 +515,12 @@ cdef class Answering:
         self.tally.settle()
         cdef PyObject *found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
         cdef Counted command = None if found == NULL else <Counted> found
-        if found != NULL and self.is_direct and command.takes_directly(PyList_GET_SIZE(args)):
+        if (
+            found != NULL
+            and self.is_direct
+            and command.takes_directly(PyList_GET_SIZE(args))
+            and not (command.is_write and self.tally.is_behind())
+        ):
             reply = self._run(command, args)
         else:
             command, reply = self.answer_specially(args)

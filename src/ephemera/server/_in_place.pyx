@@ -145,7 +145,7 @@ cdef bint _store_for(
 
 
 cdef bint _store(Answering to, Keys keys, Piece key, Piece value, int64_t ttl_ms) except -1:
-    if not keys.takes(key) or not keys.store(key, value, ttl_ms):
+    if not keys.takes_write(key) or not keys.store(key, value, ttl_ms):
         return False
     to.append("+OK\r\n", 5)
     return True
@@ -153,7 +153,7 @@ cdef bint _store(Answering to, Keys keys, Piece key, Piece value, int64_t ttl_ms
 
 cdef bint _mset(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
     cdef Py_ssize_t i, j
-    if count < 3 or count % 2 == 0 or not keys.takes(args[1]):
+    if count < 3 or count % 2 == 0 or not keys.takes_write(args[1]):
         return False
     # A key that is named twice counts once.
     for i in range(3, count, 2):
@@ -194,7 +194,7 @@ cdef bint _decrby(Answering to, Keys keys, const Piece *args, Py_ssize_t count) 
 
 cdef bint _add(Answering to, Keys keys, Piece key, int64_t step) except -1:
     cdef int64_t total = 0
-    if not keys.takes(key) or not keys.count(key, step, &total):
+    if not keys.takes_write(key) or not keys.count(key, step, &total):
         return False
     to.write_number(c":", total)
     return True
@@ -204,7 +204,7 @@ cdef bint _add(Answering to, Keys keys, Piece key, int64_t step) except -1:
 
 
 cdef bint _del(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
-    if count != 2 or not keys.takes(args[1]):
+    if count != 2 or not keys.takes_write(args[1]):
         return False
     to.write_number(c":", keys.remove(args[1]))
     return True
@@ -221,7 +221,7 @@ cdef bint _pexpire(Answering to, Keys keys, const Piece *args, Py_ssize_t count)
 cdef bint _renew(Answering to, Keys keys, Piece key, Piece time, int64_t unit_ms) except -1:
     cdef int64_t ttl_ms = 0
     cdef Touched touched
-    if not keys.takes(key) or not _read_time(time, unit_ms, &ttl_ms):
+    if not keys.takes_write(key) or not _read_time(time, unit_ms, &ttl_ms):
         return False
     touched = keys.renew(key, ttl_ms)
     if touched == TOO_LATE:

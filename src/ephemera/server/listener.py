@@ -202,7 +202,8 @@ class Connection(Receiving, asyncio.Protocol):
                 self._resume_reading()
 
     def _go_on_later(self) -> None:
-        """At the end of a pause, when requests wait for that; otherwise in the next turn of the loop.
+        """At the end of a pause, or of a checkpoint, when requests wait for that; otherwise in the next turn
+        of the loop.
 
         Nothing is read before: what a client sends meanwhile waits in its socket, and not in memory.
         """
@@ -211,11 +212,13 @@ class Connection(Receiving, asyncio.Protocol):
             self._listener.loop.call_soon(self._go_on)
             return
         server = self._listener.server
+        if server.pacing.has(self.session):
+            return
         left_ms = max(0, server.pause.until_ms - server.now_ms())
         self._listener.loop.call_later(left_ms / 1000, self._wake)
 
     def _wake(self) -> None:
-        """The pause is over, or was ended; or it is time for the next slice of a script."""
+        """The pause is over, or was ended; the store has caught up; or it is time for a script's next slice."""
         if self.session.is_postponed and not self.transport.is_closing():
             self._listener.loop.call_soon(self._go_on)
 
@@ -304,6 +307,7 @@ class Listener:
             self.loop.add_reader(self.sockets.fd, self.sockets.serve)
         server.stop = self.stop
         server.hand_over = self.loop.call_soon_threadsafe
+        server.pacing.begin(self.loop.call_later)
         is_commit = server.settings.durability == "commit"
         self._turns: Turns[Held] | None = None
         if isinstance(server.store.engine, Gathered):
@@ -359,6 +363,7 @@ class Listener:
         finally:
             ticking.cancel()
             await self._drain()
+            self.server.pacing.end()
             self.server.busy.end()
             self.server.store.close()
         if self._failure is not None:

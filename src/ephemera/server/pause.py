@@ -5,9 +5,6 @@ from __future__ import annotations
 from ephemera.core.expiry import is_dead
 from ephemera.server.table import Command
 
-CHANGES = frozenset({"write", "may_replicate"})
-"""The flags of commands that change something others could see."""
-
 
 class Pause:
     """Until when which commands wait: all, or those that change something."""
@@ -32,4 +29,4 @@ class Pause:
         if self._holds_all:
             return True
         about_to_run = [command, *(queued if command.name == "exec" else ())]
-        return any(CHANGES & each.flags for each in about_to_run)
+        return any(each.is_write for each in about_to_run)

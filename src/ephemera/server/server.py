@@ -26,6 +26,7 @@ from ephemera.server.expirylag import ExpiryLag
 from ephemera.server.gathering import Gathered
 from ephemera.server.latency import Latency
 from ephemera.server.notifications import Notifications
+from ephemera.server.pacing import Pacing
 from ephemera.server.pause import Pause
 from ephemera.server.pubsub import Hub
 from ephemera.server.rates import Done, Rates
@@ -107,6 +108,7 @@ class Server(Tally):
         self.cursors = Cursors()
         self.monitors: list[Session] = []
         self.pause = Pause()
+        self.pacing = Pacing(self)
         self.busy = Busy(self)
         self.stop: Callable[[], object] = _stay
         self.run_id = token_hex(20)
@@ -227,6 +229,7 @@ class Server(Tally):
 
     def leave(self, session: Session) -> None:
         self.clients.pop(session.id, None)
+        self.pacing.forget(session)
         self.release(session)
 
     def release(self, session: Session) -> None:

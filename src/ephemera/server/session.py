@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from ephemera import EphemeraError, ReadOnly, StoreFull
 from ephemera.core.clock import elapsed_ns
+from ephemera.core.hurry import hurried
 from ephemera.resp.encoder import encode
 from ephemera.resp.parser import Limits, Parser, Request
 from ephemera.resp.replies import NO_REPLY, Refused, Reply, Simple
@@ -60,8 +61,8 @@ class Session(Answering):
         self.created_ms = self.active_ms = server.now_ms()
         self.transmit: Callable[[bytes], object] = _discard
         self.wake: Callable[[], object] = _sleep_on
-        # Requests wait until their client has read (`has_waiting`), or for the end of a pause
-        # (`is_postponed`): `go_on` answers them.
+        # Requests wait until their client has read (`has_waiting`), or for the end of a pause, of a script's
+        # slice, or of a checkpoint (`is_postponed`): `go_on` answers them.
         self._waiting: deque[Request] = deque()
         self.reset()
 
@@ -130,7 +131,14 @@ class Session(Answering):
     def go_on(self) -> bytes:
         """The replies to requests that waited."""
         self.has_waiting = self.is_postponed = False
-        return self.go_on_with(self._take_waiting())
+        pacing, waiting = self.server.pacing, self._take_waiting()
+        if pacing.has_lost_patience(self):
+            replies = hurried(self.go_on_with, waiting)
+        else:
+            replies = self.go_on_with(waiting)
+        if not self.is_postponed:
+            pacing.forget(self)
+        return replies
 
     def _take_waiting(self) -> Iterator[Request]:
         while self._waiting:
@@ -154,7 +162,7 @@ class Session(Answering):
             self.transmit(message)
 
     def postpone(self, args: Request) -> None:
-        """Let a request wait for the end of a pause."""
+        """Let a request wait until somebody wakes this session."""
         self._waiting.appendleft(args)
         self.has_waiting = self.is_postponed = True
 
@@ -191,7 +199,7 @@ class Session(Answering):
             command = self.admit(args)
         except Refused as refused:
             return None, self._break_queue(args, refused)
-        if self._must_wait(command):
+        if self._must_wait(command, args):
             return None, POSTPONED
         if self.queue is not None and command.name not in NEVER_QUEUED:
             self.queue.append((command, args))
@@ -215,8 +223,19 @@ class Session(Answering):
         reason = refused.text.removeprefix(b"ERR ")
         return Refused(b"EXECABORT Transaction discarded because of: " + reason)
 
-    def _must_wait(self, command: Command) -> bool:
-        """Whether CLIENT PAUSE holds this command back."""
+    def _must_wait(self, command: Command, args: Request) -> bool:
+        """Whether CLIENT PAUSE holds this command back, or a store that is behind its writers."""
+        pacing = self.server.pacing
+        if self._is_paused(command):
+            pacing.forget(self)
+            return True
+        is_write = command.is_write if self.queue is None else self._runs_write(command)
+        return pacing.holds(self, args, is_write=is_write)
+
+    def _runs_write(self, command: Command) -> bool:
+        return any(queued.is_write for queued, _ in self._run_by(command))
+
+    def _is_paused(self, command: Command) -> bool:
         server = self.server
         if not server.pause.until_ms:
             return False

@@ -140,6 +140,7 @@ class Command(Counted):
         self.flags = frozenset(declaration.flags)
         self.handler = declaration.handler
         self.subcommands: dict[bytes, Command] = {}
+        self.is_write = "write" in self.flags or (self.is_script and "readonly" not in self.flags)
         # What the session compares with first; a container's own arity never sends it to a handler, and a
         # script needs a stack first.
         self.direct_arity = 0 if self.is_script else self.arity

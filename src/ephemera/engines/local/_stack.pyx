@@ -161,8 +161,8 @@ cdef class SegmentStack(CompiledAccess):
     """The segments of a store as this process sees them, newest first, and the operations on them.
 
     `reader` looks below them, in the base tier; `commit` syncs the first. A subclass supplies what an operation rarely needs:
-    `refresh` when the epoch moved, `make_room` for another segment, `wait_for_checkpoint` when too many wait,
-    `writer_died`, `acknowledge` to sync any of them, and `wake` for a deadline earlier than `wake_before_ms`.
+    `refresh` when the epoch moved, `make_room` for another segment, `wait_for_checkpoint` when too many wait
+    (`is_behind`) and this thread is not one that `goes_on`, `writer_died`, `acknowledge` to sync any of them, and `wake` for a deadline earlier than `wake_before_ms`.
     """
     cdef readonly Control control
     cdef readonly list segments
@@ -172,7 +172,6 @@ cdef class SegmentStack(CompiledAccess):
     cdef public double lock_timeout
     cdef public bint is_read_only
     cdef public bint syncs_each
-    cdef public bint is_behind
     cdef public int64_t wake_before_ms
     cdef readonly object clock
     cdef Now now
@@ -198,6 +197,9 @@ cdef class SegmentStack(CompiledAccess):
 
     def make_room(self, uint64_t size):
         raise TypeError("make_room")
+
+    def goes_on(self):
+        raise TypeError("goes_on")
 
     def wait_for_checkpoint(self):
         raise TypeError("wait_for_checkpoint")
@@ -470,11 +472,11 @@ cdef class SegmentStack(CompiledAccess):
                         "a sync of this store failed: what was written since the last one may be lost;"
                         " close the store in every process and open it again"
                     )
+                if not self.is_behind or self.goes_on():
+                    return 0
             except:
                 self.control.writer.release()
                 raise
-            if not self.is_behind:
-                return 0
             self.control.writer.release()
             self.wait_for_checkpoint()
 

@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from ephemera.core._access import CompiledAccess
 from ephemera.core._block import Hold, block
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
@@ -133,7 +134,7 @@ class LocalEngine:
         except BaseException:
             self._attachment.close()
             raise
-        self.compiled = self._segments
+        self.compiled: CompiledAccess = self._segments
         self.get = self._segments.get
         self.row = self._segments.row
         self.put = self._segments.put
@@ -558,30 +559,53 @@ class LocalEngine:
             return FOREIGN_CLOCK_SECONDS
         return CLOCK_STEP_SECONDS if self._options.exclusive else ANNOUNCE_SECONDS
 
+    # -- writers that wait for a checkpoint
+
     def _wait_for_checkpoint(self) -> None:
         """Too many segments wait: do a checkpoint here, or wait for the one under way."""
-        if is_hurried():
-            raise StoreBusy("segments wait for a checkpoint")
-        if self._is_manual:
+        if self._is_manual and not is_hurried():
             self._apply_waiting()
             return
         waited = 0.0
         pause = threading.Event()
         while self._segments.is_behind:
-            for worker in self._workers:
-                worker.kick()
-                error = worker.error
-                if isinstance(error, StoreFull):
-                    # A new one: raised, the worker's would keep the frames that it came through.
-                    raise StoreFull(str(error))
-            if waited > self._options.lock_timeout:
+            _kick(tuple(self._workers))
+            full = self._fullness
+            if full is not None:
+                # A new one: raised, the worker's would keep the frames that it came through.
+                raise StoreFull(str(full))
+            if is_hurried() or waited > self.patience:
                 raise StoreBusy(
                     f"{len(self._segments.segments)} segments wait for a checkpoint, and none came"
-                    f" within {self._options.lock_timeout:g} s (lock_timeout)"
+                    f" within {self.patience:g} s (lock_timeout)"
                 )
             pause.wait(WAIT_SECONDS)
             waited += WAIT_SECONDS
             self._segments.refresh()
+
+    @property
+    def is_behind(self) -> bool:
+        self._segments.look()
+        return self._segments.is_behind
+
+    @property
+    def patience(self) -> float:
+        return self._options.lock_timeout
+
+    def hasten(self) -> bool:
+        _kick(tuple(self._workers))
+        return self._fullness is None
+
+    @property
+    def _fullness(self) -> StoreFull | None:
+        """What keeps the background from checkpointing, where that is a lack of room."""
+        return next((w.error for w in self._workers if isinstance(w.error, StoreFull)), None)
+
+    def go_on_here(self) -> bool:
+        if self._is_manual or self.is_read_only:
+            return False
+        self._segments.asking_thread = threading.get_ident()
+        return True
 
     # -- fork: the child attaches by itself, at its first use of the store
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ephemera.core.clock import Clock, elapsed_ns
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
+from ephemera.core.hurry import is_hurried
 from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
@@ -84,6 +85,8 @@ class Segments(SegmentStack):
         self._not_before_ns = 0
         self.refreshing = threading.RLock()
         self.is_closed = False
+        self.asking_thread = 0
+        """One that asks whether the store is behind before it begins to write, and then never waits."""
         self.life = 0
         self.retired_bytes = 0  # of the records in segments that this process let go
         self.on_first_use: Callable[[], None] | None = None
@@ -279,6 +282,9 @@ class Segments(SegmentStack):
         """Let others have its room."""
         self._spare = None
 
+    def goes_on(self) -> bool:
+        return threading.get_ident() == self.asking_thread and not is_hurried()
+
     def wait_for_checkpoint(self) -> None:
         self.on_behind()
 
@@ -381,8 +387,9 @@ class Segments(SegmentStack):
         self._made, self._spare = 0, None  # the parent's
         self.refreshing = threading.RLock()
         self.on_first_use = on_first_use
-        # The threads that were to be told are the parent's.
+        # The threads that were to be told, and the one that never waits, are the parent's.
         self.on_frozen = self.on_earlier = _nothing
+        self.asking_thread = 0
         self.forget()
 
     def close(self) -> None:
