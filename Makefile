@@ -49,7 +49,8 @@ soak-sanitized: $(SANITIZED)/.installed
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	$(SANITIZED)/bin/python -m pytest -q --timeout 0 tests/engines/local tests/contract tests/resp \
 		tests/test_keyspace.py \
-		tests/server/test_direct.py tests/server/test_session.py tests/server/test_listener.py
+		tests/server/test_direct.py tests/server/test_streams.py tests/server/test_session.py \
+		tests/server/test_listener.py
 
 bench: install ## Measure; ARGS="…" go to python -m bench
 	$(BIN)/python -m bench $(ARGS)

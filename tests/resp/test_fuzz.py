@@ -7,62 +7,28 @@ finds the same error, and a session answers each of them and goes on, or closes 
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+from collections.abc import Iterator
 
 import hiredis
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import ephemera
 from ephemera.resp.parser import Limits, Parser, Request
 from ephemera.server.server import Server
 from ephemera.server.session import Session
+from tests.resp.streams import SEEDS, broken
+from tests.server.clients import wire
 
 SOAK_EXAMPLES = 100_000
 
-SEEDS = [
-    b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nv\r\nv\xff\r\n",
-    b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",
-    b"*1\r\n$4\r\nPING\r\n*0\r\n*-1\r\n",
-    b"PING\r\nset \"a b\" 'c'\r\n\r\n",
-    b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n" * 3,
-    b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n$2\r\nPX\r\n$4\r\n1000\r\n",
-    b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n",
-]
-TELLING = [
-    b"\r\n",
-    b"\r",
-    b"\n",
-    b"*",
-    b"$",
-    b"-1",
-    b"0",
-    b"999999999999",
-    b'"',
-    b"'",
-    b"\\x",
-    b" ",
-]
 
-
-@st.composite
-def broken(draw: st.DrawFn) -> list[bytes]:
-    """The pieces of a stream that was fine once."""
-    data = bytearray(b"".join(draw(st.lists(st.sampled_from(SEEDS), min_size=1, max_size=5))))
-    for _ in range(draw(st.integers(0, 6))):
-        at = draw(st.integers(0, len(data)))
-        match draw(st.sampled_from(["change", "drop", "double", "insert"])):
-            case "change":
-                data[at : at + 1] = draw(st.binary(min_size=1, max_size=1))
-            case "drop":
-                del data[at : at + draw(st.integers(1, 10))]
-            case "double":
-                data[at:at] = data[at : at + draw(st.integers(1, 20))]
-            case "insert":
-                data[at:at] = draw(st.sampled_from(TELLING))
-    cuts = sorted({0, *draw(st.lists(st.integers(0, len(data)), max_size=6)), len(data)})
-    return [bytes(data[a:b]) for a, b in pairwise(cuts)]
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ephemera.Store]:
+    """At a path, where compiled code answers. One for all streams: to open one takes longer than they do."""
+    place = tmp_path_factory.mktemp("fuzz") / "store.eph"
+    with ephemera.open(place, maintenance="manual", durability="none") as store:
+        yield store
 
 
 def read(pieces: list[bytes]) -> tuple[list[Request], bytes | None]:
@@ -77,18 +43,19 @@ def check_the_pieces_do_not_matter(pieces: list[bytes]) -> None:
     assert read([data[at : at + 1] for at in range(len(data))]) == whole
 
 
-def check_a_session_answers(pieces: list[bytes]) -> None:
+def check_a_session_answers(store: ephemera.Store, pieces: list[bytes]) -> None:
     expected = len(read(pieces)[0])
     reader = hiredis.Reader()
-    with ephemera.open("memory://", maintenance="manual") as store:
-        session = Session(Server(store))
-        for piece in pieces:
-            reader.feed(session.feed(piece))
-        # What was broken into a subscription is answered more than once: there may be more.
-        replies = 0
-        while reader.gets() is not False:
-            replies += 1
-        assert replies >= expected or session.is_closing
+    server = Server(store)
+    Session(server).feed(wire("FLUSHALL"))
+    session = Session(server)
+    for piece in pieces:
+        reader.feed(session.feed(piece))
+    # What was broken into a subscription is answered more than once: there may be more.
+    replies = 0
+    while reader.gets() is not False:
+        replies += 1
+    assert replies >= expected or session.is_closing
 
 
 @given(broken())
@@ -97,16 +64,18 @@ def test_however_a_broken_stream_is_cut_it_reads_the_same(pieces: list[bytes]) -
 
 
 @given(broken())
-def test_a_session_answers_every_request_of_a_broken_stream(pieces: list[bytes]) -> None:
-    check_a_session_answers(pieces)
+def test_a_session_answers_every_request_of_a_broken_stream(
+    store: ephemera.Store, pieces: list[bytes]
+) -> None:
+    check_a_session_answers(store, pieces)
 
 
 @pytest.mark.soak
 @settings(max_examples=SOAK_EXAMPLES)
 @given(broken())
-def test_a_hundred_thousand_broken_streams(pieces: list[bytes]) -> None:
+def test_a_hundred_thousand_broken_streams(store: ephemera.Store, pieces: list[bytes]) -> None:
     check_the_pieces_do_not_matter(pieces)
-    check_a_session_answers(pieces)
+    check_a_session_answers(store, pieces)
 
 
 @pytest.mark.soak

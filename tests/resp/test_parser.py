@@ -162,3 +162,29 @@ def test_a_line_is_split_into_words(line: bytes, words: Request | None) -> None:
 def test_garbage_never_raises(pieces: list[bytes]) -> None:
     requests, _ = parse(*pieces)
     assert all(request and all(type(word) is bytes for word in request) for request in requests)
+
+
+@pytest.mark.parametrize("size", [LINE_BYTES_MAX, LINE_BYTES_MAX + 1])
+def test_a_line_is_too_long_however_much_of_it_comes_at_once(size: int) -> None:
+    data = b"PING ".ljust(size, b"x") + b"\n"
+    outcome = parse(data)
+    assert (outcome[1] is None) == (size == LINE_BYTES_MAX)
+    for at in (1, 1_000, LINE_BYTES_MAX, size):
+        assert parse(data[:at], data[at:]) == outcome
+
+
+def test_no_more_than_a_request_is_read_exactly() -> None:
+    read = 0
+
+    class Counting(Parser):
+        def read_exactly(self, data: bytes) -> tuple[Request | None, int]:
+            nonlocal read
+            request, taken = super().read_exactly(data)
+            read += taken
+            return request, taken
+
+    plain = wire([b"GET", b"name"])
+    parser = Counting(Limits())
+    assert len(parser.feed((b"PING\r\n" + plain * 9) * 1_000 + plain[:-1])) == 10_000
+    assert len(parser.feed(plain[-1:] + plain * 1_000)) == 1_001
+    assert read == 1_000 * len(b"PING\r\n") + len(plain)

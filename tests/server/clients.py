@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import hiredis
 
+from ephemera.resp.replies import Reply
 from ephemera.server.server import Server
-from ephemera.server.session import Session
+from ephemera.server.session import Call, Session
+from ephemera.server.table import Handler
 
 Argument = bytes | str | int
 
@@ -52,3 +55,19 @@ class Client:
         reader = hiredis.Reader()
         reader.feed(data)
         self.pushed.append(reader.gets())
+
+
+def count_handled(server: Server) -> Counter[str]:
+    """How often the handler of each command is called from now on."""
+    handled: Counter[str] = Counter()
+
+    def counting(name: str, handler: Handler) -> Handler:
+        def handle(call: Call) -> Reply:
+            handled[name] += 1
+            return handler(call)
+
+        return handle
+
+    for name, command in server.commands.all.items():
+        command.handler = counting(name, command.handler)
+    return handled

@@ -8,9 +8,12 @@ keys, and count the same.
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +23,11 @@ import ephemera
 from ephemera.server.server import Server
 from ephemera.server.session import Session
 from ephemera.server.settings import Settings
-from tests.server.clients import Argument, Client, wire
+from tests.resp.streams import broken, requests
+from tests.server.clients import Argument, Client, count_handled, wire
 
 KEY_BYTES_MAX = 1900
+SOAK_EXAMPLES = 5_000
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -165,8 +170,11 @@ def every_request() -> Iterator[tuple[bytes, ...]]:
         yield (b"SET", key, value, *options)
     for first, second, value in itertools.product(KEYS, KEYS, VALUES[:3]):
         yield from ((b"MSET", first, value, second, b"w"), (b"MSET", first, value, second))
-    yield (b"MSET", *(b"%d" % n for n in range(100)))
-    yield (b"MGET", *(b"%d" % n for n in range(100)))
+    for name, count in itertools.product(
+        (b"MSET", b"MGET", b"EXISTS", b"DEL"), (100, 300, 600, 1500)
+    ):
+        numbers = [b"%d" % n for n in range(count)]
+        yield from ((name, *numbers), (name, *numbers, b"7"), (name, *numbers, b"7", b"8"))
 
 
 def in_batches(
@@ -179,9 +187,11 @@ def in_batches(
 class Rivals:
     """Servers that get the same requests: one answers in place, one has a listener, one no segments."""
 
-    def __init__(self, place: Path, protocol: int = 2) -> None:
+    def __init__(self, protocol: int = 2) -> None:
         self.clock = ephemera.ManualClock()
+        self.protocol = protocol
         self._open = ExitStack()
+        place = Path(self._open.enter_context(TemporaryDirectory(prefix="rivals-")))
         self.stores = [
             self._open.enter_context(
                 ephemera.open(
@@ -200,15 +210,29 @@ class Rivals:
         ]
         self.servers = [Server(store) for store in self.stores]
         self.servers[1].listeners.append(lambda number, key, event: None)
-        self.sessions = [Session(server) for server in self.servers]
-        for session in self.sessions:
-            session.feed(wire("HELLO", protocol))
+        self.servers[1].tells_misses = True
+        self.sessions = self._connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _connect(self) -> list[Session]:
+        sessions = [Session(server) for server in self.servers]
+        for session in sessions:
+            session.feed(wire("HELLO", self.protocol))
+        return sessions
 
     def ask(self, data: bytes) -> bytes:
-        """The reply that all of them give."""
-        replies = [session.feed(data) for session in self.sessions]
+        """The reply that all of them give; whom it closes comes again."""
+        replies = [(session.feed(data), session.is_closing) for session in self.sessions]
         assert replies[0] == replies[1] == replies[2], data[:200]
-        return replies[0]
+        reply, is_closing = replies[0]
+        if is_closing:
+            self.sessions = self._connect()
+        return reply
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -235,56 +259,32 @@ class Rivals:
                     other.calls, other.failed, other.rejected,
                 ), name  # fmt: skip
 
-    def close(self) -> None:
-        self._open.close()
-
 
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("at_once", [1, 23])
 def test_every_command_is_answered_the_same_in_place_and_by_its_handler(
-    tmp_path: Path, protocol: int, at_once: int
+    protocol: int, at_once: int
 ) -> None:
-    rivals = Rivals(tmp_path, protocol)
     prepared = (("SET", "n", "41"), ("SET", "text", "x"), ("SET", "dies", "7", "PX", 900))
-    for turn, requests in enumerate(in_batches(every_request(), at_once)):
-        if turn % 7 == 0:
-            rivals.ask(b"".join(wire(*request) for request in prepared))
-            rivals.advance(0.3)
-        if turn % 1000 == 999:
-            rivals.checkpoint()
-        rivals.ask(b"".join(wire(*request) for request in requests))
-        rivals.advance(0.0005 if turn % 3 else 0.4)
-    rivals.compare()
-    rivals.close()
+    with Rivals(protocol) as rivals:
+        for turn, requests in enumerate(in_batches(every_request(), at_once)):
+            if turn % 7 == 0:
+                rivals.ask(b"".join(wire(*request) for request in prepared))
+                rivals.advance(0.3)
+            if turn % 1000 == 999:
+                rivals.checkpoint()
+            rivals.ask(b"".join(wire(*request) for request in requests))
+            rivals.advance(0.0005 if turn % 3 else 0.4)
+        rivals.compare()
 
 
-names = st.sampled_from([b"a", b"b", b"c", b"d"])
-lives = st.sampled_from([b"1", b"5", b"1000", b"100000"])
-numbers = st.sampled_from([b"1", b"-3", b"9223372036854775807"])
-requests = st.one_of(
-    st.tuples(st.sampled_from([b"GET", b"INCR", b"DECR", b"DEL", b"TTL", b"PTTL"]), names),
-    st.tuples(st.just(b"SET"), names, st.sampled_from([b"1", b"x", b"y" * 300])),
-    st.tuples(st.just(b"SET"), names, st.just(b"7"), st.sampled_from([b"EX", b"PX"]), lives),
-    st.tuples(st.sampled_from([b"EXPIRE", b"PEXPIRE"]), names, lives),
-    st.tuples(st.just(b"INCRBY"), names, numbers),
-    st.tuples(st.just(b"MSET"), names, st.just(b"5"), names, st.just(b"z")),
-    st.tuples(st.sampled_from([b"MGET", b"EXISTS"]), names, names, names),
-    st.sampled_from(
-        [
-            (b"PING",),
-            (b"MULTI",),
-            (b"EXEC",),
-            (b"SELECT", b"1"),
-            (b"SELECT", b"0"),
-            (b"PERSIST", b"a"),
-            (b"APPEND", b"a", b"0"),
-            (b"FLUSHDB",),
-        ]
-    ),
-)
+Step = list[bytes] | float | str
 steps = st.lists(
     st.one_of(
-        st.lists(requests, min_size=1, max_size=40),
+        st.lists(requests, min_size=1, max_size=40).map(
+            lambda some: [b"".join(wire(*request) for request in some)]
+        ),
+        broken(),
         st.sampled_from([0.001, 0.9, 200.0]),
         st.just("checkpoint"),
     ),
@@ -292,64 +292,30 @@ steps = st.lists(
 )
 
 
+def check_all_answer_the_same(steps: list[Step]) -> None:
+    with Rivals() as rivals:
+        for step in steps:
+            if isinstance(step, list):
+                for data in step:
+                    rivals.ask(data)
+            elif isinstance(step, float):
+                rivals.advance(step)
+            else:
+                rivals.checkpoint()
+        rivals.compare()
+
+
 @given(steps=steps)
 @settings(deadline=None, max_examples=40)
-def test_any_requests_in_any_order_are_answered_the_same(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[object]
-) -> None:
-    rivals = Rivals(tmp_path_factory.mktemp("rivals"))
-    for step in steps:
-        if isinstance(step, list):
-            rivals.ask(b"".join(wire(*request) for request in step))
-        elif isinstance(step, float):
-            rivals.advance(step)
-        else:
-            rivals.checkpoint()
-    rivals.compare()
-    rivals.close()
+def test_any_requests_in_any_order_are_answered_the_same(steps: list[Step]) -> None:
+    check_all_answer_the_same(steps)
 
 
-pieces = st.one_of(
-    requests.map(lambda request: wire(*request)),
-    st.binary(max_size=12),
-    st.sampled_from(
-        [
-            b"*1\r\n$4\r\nPING\r",
-            b"*0\r\n",
-            b"PING\r\n",
-            b"*-1\r\n",
-            b"$3\r\n",
-            b"*65\r\n",
-            b"*1\r\n$10\r\n",
-            b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
-            b"*01\r\n",
-        ]
-    ),
-)
-
-
-@given(
-    stream=st.lists(pieces, max_size=30).map(b"".join),
-    cuts=st.lists(st.integers(0, 2000), max_size=6),
-)
-@settings(deadline=None, max_examples=60)
-def test_any_bytes_are_answered_the_same_whole_and_in_pieces(
-    tmp_path_factory: pytest.TempPathFactory, stream: bytes, cuts: list[int]
-) -> None:
-    replies = []
-    bounds = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    in_pieces = [stream[a:b] for a, b in itertools.pairwise(bounds)]
-    for fed in ([stream], in_pieces, [stream[i : i + 1] for i in range(len(stream))]):
-        place = tmp_path_factory.mktemp("stream")
-        clock = ephemera.ManualClock()
-        with ephemera.open(place, clock=clock, maintenance="manual", durability="none") as store:
-            session = Session(Server(store))
-            out = b""
-            for piece in fed:
-                if not session.is_closing:
-                    out += session.feed(piece)
-            replies.append((out, session.is_closing))
-    assert replies[0] == replies[1] == replies[2]
+@pytest.mark.soak
+@given(steps=steps)
+@settings(deadline=None, max_examples=SOAK_EXAMPLES)
+def test_thousands_of_sequences_are_answered_the_same(steps: list[Step]) -> None:
+    check_all_answer_the_same(steps)
 
 
 @pytest.fixture
@@ -441,9 +407,58 @@ def test_no_handler_is_called_for_what_is_answered_in_place(local: ephemera.Stor
         ("GET", "a"), ("MGET", "a", "b"), ("EXISTS", "a", "b"), ("INCR", "a"), ("DECR", "a"), ("INCRBY", "a", 2),
         ("DECRBY", "a", 2), ("EXPIRE", "a", 9), ("PEXPIRE", "a", 9), ("TTL", "a"), ("PTTL", "a"), ("DEL", "a"),
         ("UNLINK", "a"), ("MSET", "a", 1, "b", 2),
+        ("MGET", *range(1000)), ("EXISTS", *range(1000)), ("MSET", *range(500)),
+        ("DEL", "a", "b", "c"), ("UNLINK", *range(200)),
     ]  # fmt: skip
-    for name in {str(request[0]).lower() for request in plain}:
-        server.commands.all[name].handler = lambda call: b"handled"
-    assert b"handled" not in [client(*request) for request in plain]
+    handled = count_handled(server)
+    for request in plain:
+        client(*request)
+    assert handled == {}
     server.listeners.append(lambda number, key, event: None)
-    assert [client(*request) for request in plain[1:]] == [b"handled"] * (len(plain) - 1)
+    server.tells_misses = True
+    for request in plain[1:]:
+        client(*request)
+    assert handled.total() == len(plain) - 1
+
+
+def test_reads_stay_in_place_while_somebody_listens_to_writes(local: ephemera.Store) -> None:
+    server = Server(local)
+    client, watcher = Client(server), Client(server)
+    watcher("WATCH", "key")
+    handled = count_handled(server)
+    reads: list[tuple[Argument, ...]] = [
+        ("GET", "key"), ("MGET", "key", "b"), ("EXISTS", "key"), ("TTL", "key"), ("PTTL", "key"),
+    ]  # fmt: skip
+    for request in reads:
+        client(*request)
+    assert handled == {}
+    client("SET", "key", 1)
+    assert handled == {"set": 1}
+    watcher("MULTI")
+    assert watcher("EXEC") is None
+
+
+def test_who_wants_to_hear_of_misses_hears_of_them(local: ephemera.Store) -> None:
+    client, listener = Client(server := Server(local)), Client(server)
+    client("CONFIG", "SET", "notify-keyspace-events", "Em")
+    listener("SUBSCRIBE", "__keyevent@0__:keymiss")
+    for request in (("GET", "a"), ("MGET", "b", "c"), ("EXISTS", "d"), ("TTL", "e")):
+        client(*request)
+    assert [message[2] for message in listener.pushed] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_keys_that_are_deleted_in_place_go_together(local: ephemera.Store, tmp_path: Path) -> None:
+    client = Client(Server(local))
+    names = ("first", "second", "third")
+    client("MSET", "first", 1, "second", 1, "third", 1)
+    assert client("DEL", "absent", *names) == 3
+    assert client("EXISTS", *names) == 0
+    # A store of which the last record was never written.
+    copy = tmp_path / "copy.eph"
+    shutil.copytree(tmp_path / "local.eph", copy)
+    [segment] = [path for path in copy.rglob("*.seg") if b"third" in path.read_bytes()]
+    data = segment.read_bytes()
+    at = data.rindex(b"third")
+    segment.write_bytes(data[:at] + bytes(len(data) - at))
+    with ephemera.open(copy, maintenance="manual") as store:
+        assert [store.get(name) for name in names] == [b"1"] * 3

@@ -49,6 +49,10 @@ cdef class CompiledAccess:
         """Remove a key; whether it was alive."""
         raise TypeError("remove")
 
+    cdef Py_ssize_t remove_all(self, object family, Piece *keys, Py_ssize_t count) except -1:
+        """Remove so many keys together, each named once; how many were alive, which then come first."""
+        raise TypeError("remove_all")
+
     cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *:
         """Give a live key another deadline and leave its value, unless that deadline has passed."""
         raise TypeError("renew")

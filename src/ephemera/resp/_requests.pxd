@@ -14,5 +14,8 @@ cdef class Limits:
 cdef class PlainParser:
     cdef public Limits limits
     cdef public bint has_unread
+    cdef public Py_ssize_t missing
 
-    cdef list read(self, bytes data)
+    cdef list next(self, const char **start, const char *end)
+    cdef list _next_exactly(self, const char **start, const char *end)
+    cdef list read(self, const char *start, const char *end)

@@ -1,11 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Plain requests, cut from a whole buffer in one pass.
+"""Plain requests, cut from a buffer where they lie.
 
-Plain is what clients send: an array of bulk strings, whole, its numbers written as usual. The first request
-that is anything else ends the pass, and is left to the byte-exact reading in `parser.py`, which alone
-says what is wrong with it.
+Plain is what clients send: an array of bulk strings, whole, its numbers written as usual. A request
+that is anything else is left to the byte-exact reading in `parser.py`, which alone says what is wrong
+with it; those behind it may be plain again.
 """
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
@@ -13,6 +12,7 @@ from cpython.ref cimport Py_INCREF
 cdef enum:
     DIGITS_MAX = 9
     ARGUMENT_BYTES_MIN = 6     # "$0", its line end, and one more
+    EXACT_BYTES = 1024         # that are read exactly at a time: more than most requests have
 
 
 cdef class Limits:
@@ -92,50 +92,46 @@ cdef list _read_request(const char **start, const char *end, Py_ssize_t bulk_byt
     return request
 
 
-cdef Py_ssize_t _cut(
-    const char *start, Py_ssize_t size, list requests, Py_ssize_t bulk_bytes_max
-) except -1:
-    """Append the plain requests at the start of a buffer; how many bytes they took."""
-    cdef const char *at = start
-    cdef list request
-    while True:
-        request = _read_request(&at, start + size, bulk_bytes_max)
-        if request is None:
-            return at - start
-        requests.append(request)
-
-
 cdef class PlainParser:
-    """Reads buffers that hold nothing but plain requests. `has_unread` says that there are bytes before
-    the next buffer, or that all of them are to be read by `feed_exactly`."""
+    """Reads plain requests by itself, and has all others read by `read_exactly`.
+
+    `has_unread` says that the next bytes are for that too: it has begun to read a request, or found an error.
+    `missing` is how many bytes it needs at least.
+    """
 
     def __init__(self, Limits limits not None):
         self.limits = limits
 
-    cdef list read(self, bytes data):
-        cdef list requests = []
-        cdef Py_ssize_t done = 0
+    cdef list next(self, const char **start, const char *end):
+        """The request that begins or goes on at `start`, which moves past it; None, all bytes read, when
+        they do not complete one."""
+        cdef list request = None
         if not self.has_unread and self.limits.is_trusted:
-            done = _cut(
-                PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), requests, self.limits.bulk_bytes_max
-            )
-            if done == PyBytes_GET_SIZE(data):
-                return requests
-        self.feed_exactly(data, done, requests)
+            request = _read_request(start, end, self.limits.bulk_bytes_max)
+        while request is None and start[0] != end:
+            request = self._next_exactly(start, end)
+        return request
+
+    cdef list _next_exactly(self, const char **start, const char *end):
+        """The same for a few bytes: the exact reading copies them, and takes no more than one request."""
+        cdef Py_ssize_t size = min(end - start[0], max(EXACT_BYTES, self.missing))
+        cdef Py_ssize_t taken
+        request, taken = self.read_exactly(PyBytes_FromStringAndSize(start[0], size))
+        start[0] += taken
+        return request
+
+    cdef list read(self, const char *start, const char *end):
+        cdef list requests = [], request
+        while start != end:
+            request = self.next(&start, end)
+            if request is not None:
+                requests.append(request)
         return requests
 
     def feed(self, bytes data not None) -> list:
         """The requests that these bytes complete."""
-        return self.read(data)
+        cdef const char *start = PyBytes_AS_STRING(data)
+        return self.read(start, start + PyBytes_GET_SIZE(data))
 
-    def feed_exactly(self, data, done, requests):
-        raise TypeError("feed_exactly")
-
-    def cut(self, bytearray buffer not None, Py_ssize_t at, list requests not None) -> int:
-        """Read plain requests from a place of a buffer on; the place after them."""
-        if not self.limits.is_trusted:
-            return at
-        return at + _cut(
-            PyByteArray_AS_STRING(buffer) + at, PyByteArray_GET_SIZE(buffer) - at, requests,
-            self.limits.bulk_bytes_max,
-        )
+    def read_exactly(self, data):
+        raise TypeError("read_exactly")

@@ -1,9 +1,9 @@
 """Requests from bytes, fed in pieces of any size.
 
-Two ways lead to the same requests. Where one begins, as many as are plain and whole are cut from
-the buffer in one go (`_requests.pyx`). Whatever is not (a request that goes on in the next buffer, an
-inline command, an error) is read byte-exactly as Redis reads it (`_read`). Both look at each byte a
-fixed number of times, however the bytes arrive.
+Two ways lead to the same requests. One that is plain and whole is cut from the buffer where it lies
+(`_requests.pyx`). Whatever is not (a request that goes on in the next buffer, an inline command, an
+error) is read byte-exactly as Redis reads it (`_read`), one at a time. Both look at each byte a fixed
+number of times, however the bytes arrive.
 
 A request is a list of arguments. After a protocol error nothing more is read: `error` says why, and
 the requests before it still count.
@@ -38,12 +38,11 @@ class Parser(PlainParser):
     """
 
     __slots__ = ("_at", "_awaited", "_buffer", "_held", "_length", "_request", "_searched",
-                 "error", "is_over")  # fmt: skip
+                 "error")  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
         self.error: bytes | None = None
-        self.is_over = False  # the query buffer's limit, which Redis answers without a word
         self._buffer = bytearray()
         self._at = 0  # the first byte of the buffer that was not read
         self._searched = 0  # no line ends between `_at` and here
@@ -57,20 +56,30 @@ class Parser(PlainParser):
         """How many bytes wait for the rest of their request."""
         return len(self._buffer) + self._held
 
-    def feed_exactly(self, data: bytes, done: int, requests: list[Request]) -> None:
-        """Read on where `feed` found something that is not plain, after so many bytes."""
-        if self.error is not None or self.is_over:
-            return
-        self._buffer += memoryview(data)[done:]
-        while self._read(requests):
-            if not self._awaited:
-                self._at = self._searched = self.cut(self._buffer, self._at, requests)
-        del self._buffer[: self._at]
+    @property
+    def is_over(self) -> bool:
+        """Whether that is more than the query buffer's limit, which Redis answers without a word."""
+        return self.unread > self.limits.buffer_bytes_max
+
+    def read_exactly(self, data: bytes) -> tuple[Request | None, int]:
+        """The request that these bytes complete, if they do, and how many of them were read.
+
+        What follows a request is not kept: nothing of it was before these bytes.
+        """
+        if self.error is not None:
+            return None, len(data)
+        self._buffer += data
+        requests: list[Request] = []
+        while not requests and self._read(requests):
+            pass
+        left = len(self._buffer) - self._at if requests else 0
+        del self._buffer[: self._at + left]
         self._searched -= self._at
         self._at = 0
-        self.is_over = self.unread > self.limits.buffer_bytes_max
+        self.missing = max(0, self._length + 2 - len(self._buffer)) if self._length >= 0 else 0
         # After an error too: nothing more is read.
         self.has_unread = bool(self._buffer or self._awaited or self.error)
+        return (requests[0] if requests else None), len(data) - left
 
     # --- byte by byte -------------------------------------------------------------------------
 
@@ -129,11 +138,8 @@ class Parser(PlainParser):
         return True
 
     def _read_inline(self, requests: list[Request]) -> bool:
-        end = self._buffer.find(b"\n", self._searched)
+        end = self._find(b"\n", b"too big inline request")
         if end < 0:
-            self._searched = len(self._buffer)
-            if self._searched - self._at > LINE_BYTES_MAX:
-                self._fail(b"too big inline request")
             return False
         line = bytes(self._buffer[self._at : end]).removesuffix(b"\r")
         self._at = self._searched = end + 1
@@ -145,18 +151,23 @@ class Parser(PlainParser):
         return True
 
     def _line(self, too_long: bytes) -> bytes | None:
-        end = self._buffer.find(b"\r", self._searched)
+        end = self._find(b"\r", too_long)
         if end < 0:
-            self._searched = len(self._buffer)
-            if self._searched - self._at > LINE_BYTES_MAX:
-                self._fail(too_long)
             return None
         if end + 1 == len(self._buffer):  # the byte after it is part of the line end
-            self._searched = end
             return None
         line = bytes(self._buffer[self._at : end])
         self._at = self._searched = end + 2
         return line
+
+    def _find(self, byte: bytes, too_long: bytes) -> int:
+        """Where a line ends; -1 when it does not yet, or is too long, in however many pieces it came."""
+        end = self._buffer.find(byte, self._searched)
+        self._searched = len(self._buffer) if end < 0 else end
+        if self._searched - self._at > LINE_BYTES_MAX:
+            self._fail(too_long)
+            return -1
+        return end
 
     def _fail(self, reason: bytes) -> bool:
         self.error = b"Protocol error: " + reason

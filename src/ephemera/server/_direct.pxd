@@ -10,16 +10,16 @@ from ephemera.resp._requests cimport PlainParser
 cdef enum:
     AHEAD_MAX = 16
     SPARES = 16                # buffers that are kept: so many replies go out together
-    PIECES_MAX = 64
+    PIECES_MAX = 1024          # arguments of requests that are found together, or of one
     PLACES = 128               # of Names: more than twice as many as there are names
 
 
 cdef struct Ahead:
     # Requests that were found in a buffer, and where each ends.
     Py_ssize_t count
-    Piece pieces[PIECES_MAX]
     Py_ssize_t firsts[AHEAD_MAX + 1]
     const char *ends[AHEAD_MAX]
+    Piece pieces[PIECES_MAX]
 
 
 cdef struct Buffer:
@@ -97,8 +97,9 @@ cdef class Keys:
     cdef object _value(self, bytes key)
     cdef bint _put_plainly(self, bytes key, bytes value, ttl_ms) except -1
     cdef int _changed(self, bytes key, event) except -1
-    cdef bint takes(self, Piece key) noexcept
+    cdef bint takes_read(self, Piece key) noexcept
     cdef bint takes_write(self, Piece key) noexcept
+    cdef bint _takes(self, Piece key) noexcept
     cdef object find(self, Piece key, Live *live)
     cdef object _found(self, Piece key, int64_t now_ms, Live *live)
     cdef int64_t left_ms(self, Piece key) except? -3
@@ -106,6 +107,7 @@ cdef class Keys:
     cdef bint store_all(self, const Piece *pairs, Py_ssize_t count) except -1
     cdef bint count(self, Piece key, int64_t step, int64_t *total) except -1
     cdef bint remove(self, Piece key) except -1
+    cdef Py_ssize_t remove_all(self, Piece *keys, Py_ssize_t count) except -1
     cdef Touched renew(self, Piece key, int64_t ttl_ms) except *
 
 
@@ -139,13 +141,15 @@ cdef class Answering:
     cdef bytes taken(self)
     cdef void give_back(self) noexcept
     cdef int _begin(self) except -1
-    cdef int _answer_rest(self, bytes data) except -1
+    cdef bint _may_answer(self) noexcept
     cdef int _answer_each(self, requests) except -1
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL
+    cdef const char *_answer_next(self, const char *at, const char *end) except NULL
     cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept
     cdef int _foresee(self, Ahead *ahead) except -1
-    cdef bint _answer_pieces(self, const Piece *pieces, Py_ssize_t count) except -1
-    cdef bint _answer(self, list args) except -1
+    cdef bint _answer_listed(self, list args) except -1
+    cdef bint _answer(self, const Piece *pieces, Py_ssize_t count, list args) except -1
+    cdef bint _answer_by_handler(self, list args) except -1
     cdef bint _counts(self, Counted command) noexcept
     cdef int _note_slow(self, Counted command, list args) except -1
     cdef bint _goes_on(self) noexcept

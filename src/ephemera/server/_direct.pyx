@@ -254,19 +254,21 @@ cdef class Keys:
 
     # -- the same for keys and values that lie in a buffer, of which nobody is told
 
-    cdef bint takes(self, Piece key) noexcept:
-        """Whether what follows here may be done with this key."""
-        return (
-            self.compiled is not None
-            and 0 < key.size <= _KEY_BYTES_MAX
-            and PyList_GET_SIZE(self.tally.listeners) == 0
-            and not self.tally.tells_new_keys
-            and not self.tally.tells_misses
-        )
+    cdef bint takes_read(self, Piece key) noexcept:
+        """Whether this key may be read by what follows here."""
+        return self._takes(key) and not self.tally.tells_misses
 
     cdef bint takes_write(self, Piece key) noexcept:
-        """Whether it may be changed here, too: whoever has to wait does so elsewhere."""
-        return self.takes(key) and not self.compiled.is_behind
+        """Whether this key may be written by what follows here: whoever has to wait does so elsewhere."""
+        return (
+            self._takes(key)
+            and not self.compiled.is_behind
+            and PyList_GET_SIZE(self.tally.listeners) == 0
+            and not self.tally.tells_new_keys
+        )
+
+    cdef bint _takes(self, Piece key) noexcept:
+        return self.compiled is not None and 0 < key.size <= _KEY_BYTES_MAX
 
     cdef object find(self, Piece key, Live *live):
         """What keeps a live value in its place, or None; counted as a hit or a miss."""
@@ -332,6 +334,12 @@ cdef class Keys:
         cdef bint is_there = self.compiled.remove(self.ref, key)
         self.tally.changes += is_there
         return is_there
+
+    cdef Py_ssize_t remove_all(self, Piece *keys, Py_ssize_t count) except -1:
+        """Remove keys, each named once, all or none; how many were there, which then come first."""
+        cdef Py_ssize_t found = self.compiled.remove_all(self.ref, keys, count)
+        self.tally.changes += found
+        return found
 
     cdef Touched renew(self, Piece key, int64_t ttl_ms) except *:
         """Let a key live for so many milliseconds from now on."""
@@ -409,14 +417,23 @@ cdef class Answering:
     cdef int take(self, const char *data, Py_ssize_t size) except -1:
         """Answer the requests that these bytes complete, into `out`: `taken` has it, or `give_back`."""
         cdef const char *at = data
+        cdef const char *end = data + size
         self._begin()
         self.active_ms = self.tally.now.ms()
         self.tally.input_bytes += size
-        if not self.has_waiting and not self.parser.has_unread:
-            at = self._answer_plain(data, data + size)
-        if at != data + size and not self.is_closing:
-            self._answer_rest(PyBytes_FromStringAndSize(at, data + size - at))
+        while at != end and self._may_answer():
+            if self.parser.has_unread:
+                at = self._answer_next(at, end)
+            else:
+                at = self._answer_plain(at, end)
+        if self.has_waiting and not self.is_closing:
+            self.keep_waiting(self.parser.read(at, end))
+        elif self.parser.has_unread and not self.is_closing:
+            self.look_for_error()
         return 0
+
+    cdef bint _may_answer(self) noexcept:
+        return not self.has_waiting and not self.is_closing
 
     cdef int _begin(self) except -1:
         cdef Buffer spare
@@ -430,7 +447,8 @@ cdef class Answering:
         return 0
 
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL:
-        """Answer plain requests as far as they reach, or until the rest has to wait; the place after."""
+        """Answer plain requests as far as they reach, and the next one, or until the rest has to wait; the
+        place after."""
         cdef Ahead ahead
         cdef Py_ssize_t i
         while at != end and self._look_ahead(at, end, &ahead):
@@ -438,10 +456,17 @@ cdef class Answering:
                 self._foresee(&ahead)
             for i in range(ahead.count):
                 at = ahead.ends[i]
-                if not self._answer_pieces(
-                    ahead.pieces + ahead.firsts[i], ahead.firsts[i + 1] - ahead.firsts[i]
+                if not self._answer(
+                    ahead.pieces + ahead.firsts[i], ahead.firsts[i + 1] - ahead.firsts[i], None
                 ):
                     return at
+        return at if at == end else self._answer_next(at, end)
+
+    cdef const char *_answer_next(self, const char *at, const char *end) except NULL:
+        """Answer the request that begins or goes on here, of whatever kind; the place after."""
+        cdef list args = self.parser.next(&at, end)
+        if args is not None:
+            self._answer_listed(args)
         return at
 
     cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept:
@@ -479,27 +504,28 @@ cdef class Answering:
                 keys.compiled.foresee_more(hints[i])
         return 0
 
-    cdef int _answer_rest(self, bytes data) except -1:
-        """Answer what was not plain, or keep what has to wait."""
-        requests = iter(self.parser.read(data))
-        if not self.has_waiting:
-            self._answer_each(requests)
-        if self.has_waiting:
-            self.keep_waiting(requests)
-        return 0
-
     cdef int _answer_each(self, requests) except -1:
         """Answer requests up to one after which, or before which, the rest has to wait."""
         cdef list args
         for args in requests:
-            if not self._answer(args):
+            if not self._answer_listed(args):
                 return 0
         if self.parser.has_unread:
             self.look_for_error()
         return 0
 
-    cdef bint _answer_pieces(self, const Piece *pieces, Py_ssize_t count) except -1:
-        """Answer one request; whether the next may follow."""
+    cdef bint _answer_listed(self, list args) except -1:
+        """Answer one request that was taken apart; whether the next may follow."""
+        cdef Piece pieces[PIECES_MAX]
+        cdef Py_ssize_t count = PyList_GET_SIZE(args), i
+        if count > PIECES_MAX:
+            return self._answer_by_handler(args)
+        for i in range(count):
+            pieces[i] = piece_of(<bytes?> PyList_GET_ITEM(args, i))
+        return self._answer(pieces, count, args)
+
+    cdef bint _answer(self, const Piece *pieces, Py_ssize_t count, list args) except -1:
+        """The same for one whose arguments lie here; `args` are None where they are no objects yet."""
         cdef Counted command
         if self.is_direct:
             command = self.names.find(pieces[0])
@@ -508,10 +534,9 @@ cdef class Answering:
                 if self._counts(command):
                     self._note_slow(command, _listed(pieces, count))
                 return self._goes_on()
-        return self._answer(_listed(pieces, count))
+        return self._answer_by_handler(_listed(pieces, count) if args is None else args)
 
-    cdef bint _answer(self, list args) except -1:
-        """The same for a request that was taken apart."""
+    cdef bint _answer_by_handler(self, list args) except -1:
         self.tally.settle()
         cdef PyObject *found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
         cdef Counted command = None if found == NULL else <Counted> found

@@ -14,6 +14,7 @@ from ephemera.server._direct cimport Answering, Counted, Keys
 
 cdef enum:
     SECOND_MS = 1000
+    DISTINCT_MAX = 256         # keys that are compared with one another; more are for the handler
 
 cdef int64_t TTL_MAX = <int64_t> 1 << 50
 """In any unit: more than reaches the last deadline there is."""
@@ -61,7 +62,7 @@ cdef bint _ping(Answering to, Keys keys, const Piece *args, Py_ssize_t count) ex
 
 
 cdef bint _get(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
-    if count != 2 or not keys.takes(args[1]):
+    if count != 2 or not keys.takes_read(args[1]):
         return False
     _write_found(to, keys, args[1])
     return True
@@ -78,7 +79,7 @@ cdef bint _mget(Answering to, Keys keys, const Piece *args, Py_ssize_t count) ex
     if count < 2:
         return False
     for i in range(1, count):
-        if not keys.takes(args[i]):
+        if not keys.takes_read(args[i]):
             return False
     to.write_number(c"*", count - 1)
     for i in range(1, count):
@@ -92,7 +93,7 @@ cdef bint _exists(Answering to, Keys keys, const Piece *args, Py_ssize_t count) 
     if count < 2:
         return False
     for i in range(1, count):
-        if not keys.takes(args[i]):
+        if not keys.takes_read(args[i]):
             return False
     for i in range(1, count):
         found += keys.find(args[i], &live) is not None
@@ -102,7 +103,7 @@ cdef bint _exists(Answering to, Keys keys, const Piece *args, Py_ssize_t count) 
 
 cdef bint _ttl(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
     cdef int64_t left_ms
-    if count != 2 or not keys.takes(args[1]):
+    if count != 2 or not keys.takes_read(args[1]):
         return False
     left_ms = keys.left_ms(args[1])
     to.write_number(c":", left_ms if left_ms < 0 else (left_ms + SECOND_MS // 2) // SECOND_MS)
@@ -110,7 +111,7 @@ cdef bint _ttl(Answering to, Keys keys, const Piece *args, Py_ssize_t count) exc
 
 
 cdef bint _pttl(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
-    if count != 2 or not keys.takes(args[1]):
+    if count != 2 or not keys.takes_read(args[1]):
         return False
     to.write_number(c":", keys.left_ms(args[1]))
     return True
@@ -152,18 +153,33 @@ cdef bint _store(Answering to, Keys keys, Piece key, Piece value, int64_t ttl_ms
 
 
 cdef bint _mset(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
-    cdef Py_ssize_t i, j
     if count < 3 or count % 2 == 0 or not keys.takes_write(args[1]):
         return False
-    # A key that is named twice counts once.
-    for i in range(3, count, 2):
-        for j in range(1, i, 2):
-            if args[i].size == args[j].size and not memcmp(args[i].start, args[j].start, args[i].size):
-                return False
-    if not keys.store_all(args + 1, count // 2):
+    if not _are_distinct(args, count, 2) or not keys.store_all(args + 1, count // 2):
         return False
     to.append("+OK\r\n", 5)
     return True
+
+
+cdef bint _are_distinct(const Piece *args, Py_ssize_t count, int step) noexcept:
+    """Whether these keys are few, and none is named twice, which would count once."""
+    cdef Py_ssize_t i, j
+    if count > step * DISTINCT_MAX:
+        return False
+    for i in range(1 + step, count, step):
+        for j in range(1, i, step):
+            if _is_same(args[i], args[j]):
+                return False
+    return True
+
+
+cdef inline bint _is_same(Piece key, Piece other) noexcept:
+    if key.size != other.size or key.size == 0:
+        return key.size == other.size
+    # Keys of one kind begin alike.
+    if key.start[key.size - 1] != other.start[key.size - 1]:
+        return False
+    return memcmp(key.start, other.start, key.size) == 0
 
 
 # --- counters -------------------------------------------------------------------------------------
@@ -204,9 +220,24 @@ cdef bint _add(Answering to, Keys keys, Piece key, int64_t step) except -1:
 
 
 cdef bint _del(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
-    if count != 2 or not keys.takes_write(args[1]):
+    if count != 2:
+        return _del_all(to, keys, args, count)
+    if not keys.takes_write(args[1]):
         return False
     to.write_number(c":", keys.remove(args[1]))
+    return True
+
+
+cdef bint _del_all(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef Piece named[DISTINCT_MAX]
+    cdef Py_ssize_t i
+    if count < 2 or not _are_distinct(args, count, 1):
+        return False
+    for i in range(1, count):
+        if not keys.takes_write(args[i]):
+            return False
+        named[i - 1] = args[i]
+    to.write_number(c":", keys.remove_all(named, count - 1))
     return True
 
 

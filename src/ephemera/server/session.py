@@ -1,8 +1,8 @@
 """One client without I/O: bytes in, bytes out, and what the server knows about it.
 
 While nothing is special about the session (`is_direct`), a request is answered in place or goes from the
-table straight to its handler: that loop is `Answering`, in `_direct.pyx`. Otherwise `answer_specially`
-decides first.
+table straight to its handler, however it arrived: that loop is `Answering`, in `_direct.pyx`. Otherwise
+`answer_specially` decides first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ephemera import EphemeraError, ReadOnly, StoreFull
 from ephemera.core.clock import elapsed_ns
@@ -166,7 +166,7 @@ class Session(Answering):
         self._waiting.appendleft(args)
         self.has_waiting = self.is_postponed = True
 
-    def keep_waiting(self, requests: Iterator[Request]) -> None:
+    def keep_waiting(self, requests: Iterable[Request]) -> None:
         """Let requests wait behind those that do."""
         self._waiting.extend(requests)
 

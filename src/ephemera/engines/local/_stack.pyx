@@ -660,6 +660,58 @@ cdef class SegmentStack(CompiledAccess):
         self._acknowledge(&written, durable)
         return True
 
+    cdef Py_ssize_t remove_all(self, object family, Piece *keys, Py_ssize_t count) except -1:
+        cdef FamilyRef ref = family
+        cdef Written written
+        cdef Py_ssize_t found
+        cdef int64_t now_ms
+        self._enter()
+        try:
+            _check_family(ref)
+            now_ms = self.now.ms()
+            found = self._sift(ref.id, keys, count, now_ms)
+            if found == 0:
+                return 0
+            self._append_ends(ref.id, keys, found, now_ms, &written)
+        finally:
+            self.control.writer.release()
+        self._acknowledge(&written, None)
+        return found
+
+    cdef Py_ssize_t _sift(
+        self, uint32_t family, Piece *keys, Py_ssize_t count, int64_t now_ms
+    ) except -1:
+        """Bring the keys that are alive to the front; how many."""
+        cdef RowHead times
+        cdef Piece value
+        cdef Py_ssize_t found = 0, i
+        for i in range(count):
+            if self._live(family, keys[i], now_ms, &times, &value) is not None:
+                keys[found], keys[i] = keys[i], keys[found]
+                found += 1
+        return found
+
+    cdef int _append_ends(
+        self, uint32_t family, const Piece *keys, Py_ssize_t count, int64_t now_ms, Written *written
+    ) except -1:
+        """Delete keys by one batch, during the writer's turn."""
+        cdef RowHead times = _times(now_ms, NEVER, 0, NEVER)
+        cdef Piece nothing = piece_of(b"")
+        cdef Segment segment
+        cdef uint64_t size = 0
+        cdef Py_ssize_t i
+        for i in range(count):
+            size += record_bytes_of(keys[i].size, row_head_bytes(NEVER, 0))
+        segment = self._room(size)
+        written.number, written.position, written.deadline_ms = segment.number, segment.published(), NEVER
+        for i in range(count):
+            written.position = segment.append(
+                written.position, family, keys[i], nothing,
+                DELETED | (MORE if i + 1 < count else 0), &times,
+            )
+        segment.publish(written.position)
+        return 0
+
     cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *:
         cdef FamilyRef ref = family
         cdef RowHead times
