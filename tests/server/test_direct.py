@@ -447,6 +447,38 @@ def test_who_wants_to_hear_of_misses_hears_of_them(local: ephemera.Store) -> Non
     assert [message[2] for message in listener.pushed] == [b"a", b"b", b"c", b"d", b"e"]
 
 
+@pytest.mark.parametrize("classes", ["Ex", "KEx", "Exe"])
+def test_all_stays_in_place_while_deaths_alone_are_listened_to(
+    local: ephemera.Store, clock: ephemera.ManualClock, classes: str
+) -> None:
+    server = Server(local)
+    client, listener = Client(server), Client(server)
+    client("CONFIG", "SET", "notify-keyspace-events", classes)
+    listener("PSUBSCRIBE", "__keyevent@0__:*")
+    handled = count_handled(server)
+    requests: list[tuple[Argument, ...]] = [
+        ("SET", "a", 1, "PX", 10), ("GET", "a"), ("INCR", "a"), ("EXPIRE", "b", 9), ("DEL", "c"),
+    ]  # fmt: skip
+    for request in requests:
+        client(*request)
+    assert handled == {}
+    clock.advance(0.01)
+    local.purge_expired()
+    assert [message[2:] for message in listener.pushed] == [[b"__keyevent@0__:expired", b"a"]]
+    client("CONFIG", "SET", "notify-keyspace-events", "")
+    assert server.death_listeners == server.listeners == []
+
+
+def test_what_is_stored_too_late_is_told_to_who_listens_to_deaths_alone(
+    local: ephemera.Store,
+) -> None:
+    client, listener = Client(server := Server(local)), Client(server)
+    client("CONFIG", "SET", "notify-keyspace-events", "Ex")
+    listener("PSUBSCRIBE", "__keyevent@0__:*")
+    client("SET", "a", 1, "PXAT", 1)
+    assert [message[2:] for message in listener.pushed] == [[b"__keyevent@0__:expired", b"a"]]
+
+
 def test_keys_that_are_deleted_in_place_go_together(local: ephemera.Store, tmp_path: Path) -> None:
     client = Client(Server(local))
     names = ("first", "second", "third")

@@ -135,7 +135,8 @@ class Database(Keys):
         self._changed(key, event)
         self._changed(key, EXPIRE)
         if not is_alive:
-            self._changed(key, EXPIRED)
+            self.tally.changes += 1
+            self.tally.tell(self.number, key, EXPIRED)
 
     def place(self, key: bytes, held: Held, event: Event, *, source: Source | None = None) -> None:
         """Store what another key or store held, its deadline included; a source goes.

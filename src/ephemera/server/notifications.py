@@ -12,13 +12,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ephemera import Capability, Expired
-from ephemera.server.events import EXPIRED, KEYMISS, NEW, Event
+from ephemera.server.events import DEL, EXPIRED, KEYMISS, NEW, SET, Event
 from ephemera.server.settings import EVENT_CLASSES
 
 if TYPE_CHECKING:
-    from ephemera.server.server import Server
+    from ephemera.server.server import OnChange, Server
 
 _log = logging.getLogger("ephemera.server")
+
+TOLD_BY_COMMANDS = {event.kind for event in (SET, DEL, NEW, KEYMISS)}
+"""The classes of all that is told to `server.listeners`; the others are of deaths, or of what never happens here."""
 
 
 class Notifications:
@@ -42,14 +45,19 @@ class Notifications:
         self._setting = setting
         letters = frozenset(setting.replace("A", EVENT_CLASSES))
         self._names_key, self._names_event = "K" in letters, "E" in letters
-        if self._classes:
-            self._server.listeners.remove(self._on_change)
         self._classes = letters - {"K", "E"} if letters & {"K", "E"} else frozenset()
-        if self._classes:
-            self._server.listeners.append(self._on_change)
+        # Who listens to commands slows them down: where deaths alone are wanted, nobody does.
+        self._listen(self._server.listeners, bool(self._classes & TOLD_BY_COMMANDS))
+        self._listen(self._server.death_listeners, EXPIRED.kind in self._classes)
         self._server.tells_misses = KEYMISS.kind in self._classes
         self._server.tell_new_keys(NEW.kind in self._classes)
         self._follow_deaths(EXPIRED.kind in self._classes)
+
+    def _listen(self, listeners: list[OnChange], is_wanted: bool) -> None:
+        if is_wanted and self._on_change not in listeners:
+            listeners.append(self._on_change)
+        elif not is_wanted and self._on_change in listeners:
+            listeners.remove(self._on_change)
 
     def _on_change(self, number: int, key: bytes | None, event: Event) -> None:
         if event.kind not in self._classes or key is None:

@@ -21,7 +21,7 @@ from ephemera.server._direct import Tally
 from ephemera.server.busy import Busy
 from ephemera.server.cursors import Cursors
 from ephemera.server.database import Database
-from ephemera.server.events import Event
+from ephemera.server.events import EXPIRED, Event
 from ephemera.server.expirylag import ExpiryLag
 from ephemera.server.gathering import Gathered
 from ephemera.server.latency import Latency
@@ -105,6 +105,7 @@ class Server(Tally):
         self.started_ms = self.now_ms()
         self.clients: dict[int, Session] = {}
         self.listeners = []
+        self.death_listeners: list[OnChange] = []
         self.cursors = Cursors()
         self.monitors: list[Session] = []
         self.pause = Pause()
@@ -200,11 +201,14 @@ class Server(Tally):
         self._abandoned = reason
 
     def tell(self, number: int, key: bytes | None, event: Event) -> None:
-        """Tell all who listen what happened to a key, after the commit if it is inside a transaction."""
+        """Tell all who listen what happened to a key, after the commit if it is inside a transaction.
+
+        A death is told to `death_listeners`, and to nobody else.
+        """
         if self._transaction is not None:
             self._untold.append(partial(self.tell, number, key, event))
             return
-        for listener in tuple(self.listeners):
+        for listener in tuple(self.death_listeners if event is EXPIRED else self.listeners):
             listener(number, key, event)
 
     def after_commit(self, act: Callable[[], object]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ephemera.server.events import EXPIRED, KEYMISS, Event
+from ephemera.server.events import KEYMISS, Event
 
 if TYPE_CHECKING:
     from ephemera.server.server import Server
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Place = tuple[int, bytes]
 """A key in the database of this number."""
-
-NO_CHANGE = {EXPIRED.kind, KEYMISS.kind}
 
 
 class Watches:
@@ -59,7 +57,7 @@ class Watches:
         )
 
     def _on_change(self, number: int, key: bytes | None, event: Event) -> None:
-        if event.kind in NO_CHANGE:
+        if event is KEYMISS:
             return
         if key is not None:
             self._spoilt |= self._sessions.get((number, key), set())
