@@ -20,6 +20,7 @@ from tests.wire.resp import request
 
 LOADED_KEYS = 2_000
 PIPELINED = 16
+READ_BYTES = 7_000
 BASE_BYTES_MAX = 256 * 1024 * 1024
 """As much as valgrind lets a process map at once."""
 
@@ -73,6 +74,16 @@ def server_incr(store: ephemera.Store, keys: list[bytes], count: int) -> None:
     _serve(store, [request("INCR", b"n" + key) for key in keys], count)
 
 
+def server_cut(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    """GETs in reads whose ends cut requests."""
+    session = Session(Server(store))
+    stream = b"".join(request("GET", key) for key in keys)
+    reads = [stream[at : at + READ_BYTES] for at in range(0, len(stream), READ_BYTES)]
+    for _ in range(count // LOADED_KEYS):
+        for read in reads:
+            session.feed(read)
+
+
 def _serve(store: ephemera.Store, requests: list[bytes], count: int) -> None:
     """Have a server answer that many of these requests, in pipelines, without a socket."""
     session = Session(Server(store))
@@ -95,6 +106,7 @@ WORK: dict[str, Work] = {
         server_set,
         server_get,
         server_incr,
+        server_cut,
     )
 }
 
