@@ -45,12 +45,12 @@ soak-tests: install
 	$(BIN)/python -m pytest -m soak --timeout 0 --hypothesis-profile soak $(ARGS)
 
 soak-sanitized: $(SANITIZED)/.installed
-	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PYTHONMALLOC=malloc \
+	@.ci/system
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PYTHONMALLOC=malloc TMPDIR=$(SCRATCH) \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(SANITIZED)/bin/python -m pytest -q --timeout 0 tests/engines/local tests/contract tests/resp \
-		tests/test_keyspace.py \
-		tests/server/test_direct.py tests/server/test_streams.py tests/server/test_session.py \
-		tests/server/test_listener.py
+	$(SANITIZED)/bin/python -m pytest -q -n $(WORKERS) --timeout 0 \
+		tests/core tests/engines/local tests/contract tests/resp tests/server tests/test_keyspace.py \
+		tests/formats/test_codec.py tests/formats/test_scratch.py tests/crash/test_every_byte.py $(ARGS)
 
 bench: install ## Measure; ARGS="…" go to python -m bench
 	$(BIN)/python -m bench $(ARGS)
