@@ -295,7 +295,7 @@ def test_dying_between_two_batches_of_a_checkpoint_changes_nothing(
         copies.append(crash_copy(path, tmp_path / f"copy {len(copies)}"))
         note_time(txn, now_ms)
 
-    monkeypatch.setattr(checkpoint, "_rows_per_batch", lambda _segment: 3)
+    monkeypatch.setattr(checkpoint, "_rows_in", lambda *_: 3)
     monkeypatch.setattr(checkpoint, "note_time", copy_first)
     store.checkpoint()
     monkeypatch.undo()

@@ -33,6 +33,8 @@ from ephemera.engines.local._segment import Segment
 from ephemera.engines.local.files import FileLock, Files, Mapped
 from ephemera.engines.local.segments import Segments
 from tests.engines.local.stores import (
+    PATIENCE_S,
+    THOUSAND,
     contents,
     engine_of,
     in_a_thread,
@@ -111,6 +113,67 @@ def test_reads_never_wait_for_a_writer_of_another_process(
         writer.stdin.write("\n")
         writer.stdin.close()
         assert writer.wait(30) == 0
+
+
+class WaitingFiles(Files):
+    """Lets who makes a segment wait for the disk."""
+
+    def __init__(self) -> None:
+        self.disk = threading.Event()
+        self.disk.set()
+        self.is_waiting = threading.Event()
+
+    def sync_directory(self, path: Path) -> None:
+        if not self.disk.is_set():
+            self.is_waiting.set()
+            assert self.disk.wait(PATIENCE_S)
+        super().sync_directory(path)
+
+
+def test_reads_never_wait_for_a_segment_that_is_being_made(
+    open_store: Callable[..., Store],
+) -> None:
+    files = WaitingFiles()
+    store = open_store(files=files)
+    store.put("key", "1")
+    files.disk.clear()
+    writer = threading.Thread(target=write_segments, args=(store, 1))
+    writer.start()
+    try:
+        assert files.is_waiting.wait(PATIENCE_S)
+        assert in_a_thread(lambda: store.get("key")) == []
+    finally:
+        files.disk.set()
+        writer.join()
+    assert store.stats()["segments"] == 2
+
+
+def write_segments(store: Store, count: int) -> None:
+    """Write until so many more segments were made."""
+    wanted = store.stats()["segments"] + count
+    while store.stats()["segments"] < wanted:
+        store.put("filler", THOUSAND)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system lists mappings so on Linux")
+def test_a_reader_leaves_unmapping_to_the_background(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    store, other = open_store(), open_store()
+    engine_of(store)._segments.frees_later = True
+    other.put("key", "1")
+    assert store.get("key") == b"1"
+    other.checkpoint()
+    assert store.get("key") == b"1"
+    mapped = removed_mappings(path)
+    engine_of(store)._segments.free()
+    assert removed_mappings(path) == mapped - 1
+
+
+def removed_mappings(path: Path) -> int:
+    """How many segments are mapped whose files are gone."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(str(path / "segments") in line and line.endswith("(deleted)") for line in lines)
 
 
 class CountingFiles(Files):

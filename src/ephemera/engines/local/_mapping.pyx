@@ -61,8 +61,10 @@ cdef class Mapping:
         self.is_writable = is_writable
 
     def __dealloc__(self):
+        # Where the file has no name any more the system frees its blocks here, which may wait for the disk.
         if self.start != NULL:
-            munmap(self.start, self.size)
+            with nogil:
+                munmap(self.start, self.size)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         PyBuffer_FillInfo(buffer, self, self.start, self.size, not self.is_writable, flags)

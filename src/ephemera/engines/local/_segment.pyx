@@ -701,23 +701,33 @@ cdef void _gather(const char *start, uint64_t position, Sortable *out, Py_ssize_
         position += record_bytes_of(r.key_size, r.row_size)
 
 
+cdef Py_ssize_t _count(Segment segment, uint64_t *position, uint64_t until) noexcept nogil:
+    """How many records lie from a position on, which goes past them; -1 where it met something else."""
+    cdef Py_ssize_t count = 0
+    cdef const Record *r
+    while position[0] < until:
+        r = <const Record *> (segment.start + position[0])
+        if not segment.holds(position[0]) or r.key_size == 0:
+            return -1
+        count += 1
+        position[0] += record_bytes_of(r.key_size, r.row_size)
+    return count
+
+
 cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     """A run that also holds the records from where `known` ends up to `until`."""
     cdef uint64_t position = segment.data_at if known is None else known.until
     cdef uint64_t first = position
     cdef Py_ssize_t known_size = 0 if known is None else known.size
-    cdef Py_ssize_t fresh = 0, i
-    cdef Record *r
+    cdef Py_ssize_t fresh, i
     cdef Sortable *found
     cdef uint32_t *tail
     cdef uint8_t *repeats
     cdef Run run = Run.__new__(Run)
-    while position < until:
-        r = <Record *> (segment.start + position)
-        if not segment.holds(position) or r.key_size == 0:
-            segment.damaged(position, "no record below the head")
-        fresh += 1
-        position += record_bytes_of(r.key_size, r.row_size)
+    with nogil:
+        fresh = _count(segment, &position, until)
+    if fresh < 0:
+        segment.damaged(position, "no record below the head")
     run.at = <uint32_t *> PyMem_RawMalloc(4 * (known_size + fresh) + 4)
     found = <Sortable *> PyMem_RawMalloc((2 * fresh + 1) * sizeof(Sortable))
     repeats = <uint8_t *> PyMem_RawMalloc(fresh + 1)

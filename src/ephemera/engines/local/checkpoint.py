@@ -23,6 +23,7 @@ BATCH_ROWS = 8_000
 in memory until then, two for each row at worst."""
 BATCH_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 1_000
+CHUNK_BYTES = 512 * 1024
 """How many rows are read from segments at once: other threads wait for so long."""
 
 
@@ -34,8 +35,8 @@ def apply_segments(
     What is `untold` of the dead that this leaves out is kept for who will tell.
     """
     cut = Cut.whole(segments)
-    batch_rows = _rows_per_batch(cut)
-    rows = _rows(cut, min(CHUNK_ROWS, batch_rows))
+    batch_rows = _rows_in(cut, BATCH_ROWS, BATCH_BYTES)
+    rows = _rows(cut, _rows_in(cut, CHUNK_ROWS, CHUNK_BYTES))
     newest = segments[-1].number
     is_more = True
     while is_more:
@@ -79,7 +80,7 @@ def note_time(txn: BaseWrite, now_ms: int) -> None:
         txn.set_number(HIGH_WATER, now_ms)
 
 
-def _rows_per_batch(cut: Cut) -> int:
-    # Large values: fewer rows in a batch, so that none of them holds the base tier for long.
+def _rows_in(cut: Cut, rows_max: int, bytes_max: int) -> int:
+    """So many rows, and fewer where values are large: others wait for the base tier, or the GIL, for as long."""
     row_bytes = sum(segment.records_bytes for segment in cut.segments) // max(1, cut.records)
-    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    return max(1, min(rows_max, bytes_max // max(1, row_bytes)))

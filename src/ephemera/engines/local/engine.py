@@ -426,6 +426,7 @@ class LocalEngine:
             self._workers.append(Worker(self, "tend", LocalEngine._tend))
             workers = tuple(self._workers)
             self._segments.on_frozen = lambda: _kick(workers)
+            self._segments.frees_later = True
 
     def _sync(self) -> float:
         if self._options.durability == "interval":

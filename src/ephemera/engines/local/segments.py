@@ -77,6 +77,7 @@ class Segments(SegmentStack):
         )
         self._kept_bytes = kept_bytes
         self._kept: list[Segment] = []
+        self._unused: list[Segment] = []
         self._mapped: dict[int, tuple[Segment, Mapped]] = {}
         self._made = 0  # the number of the segment that this process made last
         self._follows_full = False
@@ -84,7 +85,10 @@ class Segments(SegmentStack):
         self._spare: Mapped | None = None
         self._not_before_ns = 0
         self.refreshing = threading.RLock()
+        self.making = threading.RLock()
         self.is_closed = False
+        self.frees_later = False
+        """Whether somebody calls `free` now and then, so that nobody else waits for it."""
         self.asking_thread = 0
         """One that asks whether the store is behind before it begins to write, and then never waits."""
         self.life = 0
@@ -109,7 +113,14 @@ class Segments(SegmentStack):
                     raise StoreClosed("the store was closed")
                 epoch = self.control.epoch
                 self._refresh_to(epoch)
+        if not self.frees_later:
+            self.free()
         self._base.tidy()
+
+    def free(self) -> None:
+        """Let go of the memory, and so of the blocks on the disk, of segments that are used no more."""
+        # As the list goes.
+        self._unused = []
 
     def _refresh_to(self, epoch: int) -> None:
         applied, newest, active = self.control.applied, self.control.newest, self.control.active
@@ -122,6 +133,8 @@ class Segments(SegmentStack):
                 raise CorruptStore(error.filename, None, "the segment is missing") from error
             return
         gone = [each for n, each in self._mapped.items() if n not in mapped]
+        if gone:
+            self._unused += [*(segment for segment, _ in gone), *self._kept]
         self.retired_bytes += sum(segment.records_bytes for segment, _ in gone)
         kept = self._kept_with(gone)
         # Together: an interrupt in between would leave a gap, and older versions behind it.
@@ -179,7 +192,8 @@ class Segments(SegmentStack):
     def make_room(self, size: int) -> None:
         """Make a segment that takes writes and has room for `size` bytes of records."""
         # Once closed, this process has no say in what the next segment is: others may have the store by now.
-        with self.refreshing:
+        # Not `refreshing`: this takes as long as the disk does, and no reader waits for a writer.
+        with self.making:
             if self.is_closed:
                 raise StoreClosed("the store was closed")
             self._make_room(size)
@@ -214,12 +228,13 @@ class Segments(SegmentStack):
                 self.control.fail()
             raise
         segment = Segment(mapped.memory, str(path), hash_seed=self.control.hash_seed)
-        self._mapped = {number: (segment, mapped), **self._mapped}
-        self._made, self._follows_full = number, is_full
-        self.control.newest = number
-        self.control.active = number
-        self.control.publish()
-        self.refresh()
+        with self.refreshing:
+            self._mapped = {number: (segment, mapped), **self._mapped}
+            self._made, self._follows_full = number, is_full
+            self.control.newest = number
+            self.control.active = number
+            self.control.publish()
+            self.refresh()
 
     def _allocated(self, path: Path, size: int) -> Mapped:
         spare = self._spare
@@ -238,6 +253,7 @@ class Segments(SegmentStack):
 
         What fails here is left for a while; who needs it will say so.
         """
+        self.free()
         active = self._mapped.get(self._made)
         if active is None or self.control.active != self._made or not self._is_busy(*active):
             self.give_up_spare()
@@ -332,6 +348,8 @@ class Segments(SegmentStack):
                 self.control.publish()
         for old in retired:
             self._files.remove(self._layout.segment(old))
+        self.refresh()
+        self.free()
 
     # -- syncing
 
@@ -386,18 +404,21 @@ class Segments(SegmentStack):
         self.life += 1
         self._made, self._spare = 0, None  # the parent's
         self.refreshing = threading.RLock()
+        self.making = threading.RLock()
         self.on_first_use = on_first_use
         # The threads that were to be told, and the one that never waits, are the parent's.
         self.on_frozen = self.on_earlier = _nothing
+        self.frees_later = False
         self.asking_thread = 0
         self.forget()
 
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""
-        with self.refreshing:
+        with self.making, self.refreshing:
             self.is_closed = True
         self.give_up_spare()
         self._kept = []
+        self.free()
         self.show([], 0, False)
         self.forget()
         self._mapped = {}
