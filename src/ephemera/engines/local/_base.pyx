@@ -5,8 +5,11 @@
     value  crc32c u32 little endian over that key and the row, then the row (core/_row.pyx)
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdlib cimport qsort
+from libc.string cimport memcmp, memcpy
 
 from ephemera.core._access cimport Piece, piece_of
 from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, read_row_head, row_from_head
@@ -15,6 +18,9 @@ from ephemera.engines.local._pages cimport PRESENT, UNSURE, Look, Tree
 from ephemera.core.errors import CorruptStore
 
 eph_crc_setup()
+
+cdef enum:
+    DEADLINE_BYTES = 8     # before the base key in an index entry
 
 
 cdef inline void _put_be32(char *out, uint32_t n) noexcept nogil:
@@ -138,20 +144,20 @@ cdef bytes _entry(int64_t deadline_ms, bytes base_key):
 
 def dies_as(bytes entry not None, bytes stored not None) -> bool:
     """Whether an index entry speaks for this base value."""
-    return _dies_as(entry, stored)
+    return _dies_as(piece_of(entry), piece_of(stored))
 
 
-cdef bint _dies_as(bytes entry, bytes stored) noexcept:
+cdef bint _dies_as(Piece entry, Piece stored) noexcept:
     cdef RowHead head
-    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(entry)
+    cdef const uint8_t *p = <const uint8_t *> entry.start
     cdef int64_t deadline_ms = 0
     cdef int i
-    if PyBytes_GET_SIZE(entry) < 8 or PyBytes_GET_SIZE(stored) < 4:
+    if entry.size < DEADLINE_BYTES or stored.size < ROW_AT:
         return False
-    for i in range(8):
+    for i in range(DEADLINE_BYTES):
         deadline_ms = deadline_ms << 8 | p[i]
     return (
-        read_row_head(PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4, &head)
+        read_row_head(stored.start + ROW_AT, stored.size - ROW_AT, &head)
         and head.deadline_ms == deadline_ms
     )
 
@@ -194,17 +200,51 @@ def remove_rows(rows, list entries not None) -> list:
     An entry whose row says otherwise is stale: the row stays.
     """
     cdef list removed = []
-    cdef bytes base_key, entry, stored
+    cdef bytes base_key, stored
+    cdef Piece key
+    cdef Py_ssize_t i, count = PyList_GET_SIZE(entries)
+    cdef Piece *found = <Piece *> PyMem_RawMalloc((count + 1) * sizeof(Piece))
+    if found == NULL:
+        raise MemoryError()
     put, pop = rows.put, rows.pop
-    for base_key, entry in sorted([(entry[8:], entry) for entry in entries]):
-        stored = pop(base_key)
-        if stored is None:
-            continue
-        if _dies_as(entry, stored):
-            removed.append(base_key)
-        else:
-            put(base_key, stored)
+    try:
+        for i in range(count):
+            found[i] = piece_of(entries[i])
+        # In the order of the rows, page after page. To sort so many takes long, and nobody waits for it.
+        with nogil:
+            qsort(found, count, sizeof(Piece), &_by_base_key)
+        for i in range(count):
+            key = _base_key_in(found[i])
+            base_key = PyBytes_FromStringAndSize(key.start, key.size)
+            stored = pop(base_key)
+            if stored is None:
+                continue
+            if _dies_as(found[i], piece_of(stored)):
+                removed.append(base_key)
+            else:
+                put(base_key, stored)
+    finally:
+        PyMem_RawFree(found)
     return removed
+
+
+cdef int _by_base_key(const void *a, const void *b) noexcept nogil:
+    cdef Piece mine = _base_key_in((<const Piece *> a)[0]), other = _base_key_in((<const Piece *> b)[0])
+    cdef int order = memcmp(mine.start, other.start, min(mine.size, other.size))
+    return order if order else (mine.size > other.size) - (mine.size < other.size)
+
+
+cdef inline Piece _base_key_in(Piece entry) noexcept nogil:
+    cdef Py_ssize_t skipped = min(entry.size, <Py_ssize_t> DEADLINE_BYTES)
+    return Piece(entry.start + skipped, entry.size - skipped)
+
+
+def remove_entries(deadlines, list entries not None) -> None:
+    """Remove entries of the index, those that are there."""
+    cdef bytes entry
+    pop = deadlines.pop
+    for entry in sorted(entries):
+        pop(entry)
 
 
 cdef class RowReader:

@@ -34,6 +34,7 @@ from ephemera.engines.local._base import (
     dies_as,
     entry_of,
     pack_row,
+    remove_entries,
     remove_rows,
     store_rows,
     unpack_deadline,
@@ -436,7 +437,7 @@ class BaseWrite:
         """Store the rows that are alive and of a living family, in key order, with their index
         entries. A deletion, or a row that is not stored, still removes the older one below it."""
         gone, fresh = store_rows(self.txn.cursor(self._rows), changes, live_ids, now_ms)
-        self.remove_entries(gone)
+        remove_entries(self.txn.cursor(self._deadlines), gone)
         if fresh:
             fresh.sort()
             self.txn.cursor(self._deadlines).putmulti([(entry, b"") for entry in fresh])
@@ -447,14 +448,8 @@ class BaseWrite:
         An entry whose row says otherwise was stale: it goes, and the row stays.
         """
         removed = remove_rows(self.txn.cursor(self._rows), entries)
-        self.remove_entries(entries)
+        remove_entries(self.txn.cursor(self._deadlines), entries)
         return removed
-
-    def remove_entries(self, entries: list[bytes]) -> None:
-        cursor = self.txn.cursor(self._deadlines)
-        pop = cursor.pop
-        for entry in sorted(entries):
-            pop(entry)
 
     def mend_index(self) -> int:
         """Let the index say what the rows say; how many entries were wrong or missing."""
@@ -470,7 +465,7 @@ class BaseWrite:
                 entry = entry_of(deadline_ms, base_key)
                 if deadline_ms != NEVER_MS and self.txn.get(entry, db=self._deadlines) is None:
                     missing.append(entry)
-        self.remove_entries(stale)
+        remove_entries(self.txn.cursor(self._deadlines), stale)
         self.txn.cursor(self._deadlines).putmulti([(entry, b"") for entry in missing])
         return len(stale) + len(missing)
 
@@ -495,7 +490,7 @@ class BaseWrite:
             cursor.delete()
             removed += 1
             is_placed = cursor.key() != b""
-        self.remove_entries(entries)
+        remove_entries(self.txn.cursor(self._deadlines), entries)
         return removed
 
     def number(self, name: bytes) -> int:
