@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ephemera
 from ephemera import Expired, ManualClock, Store, StoreFull
+from ephemera.core._block import block
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local import engine, expiry
-from tests.engines.local.stores import crash_copy, engine_of, wait_until
+from tests.engines.local.stores import crash_copy, engine_of, in_a_thread, wait_until
 
 TOLD_AT = 256
 """Where a segment's header says how far its deaths were told."""
@@ -406,7 +408,7 @@ def test_a_callback_may_use_the_store(store: Store, clock: ManualClock) -> None:
 def test_a_purge_of_segments_counts_on_beyond_what_it_counts_at_once(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(expiry, "COUNTED_KEYS", 3)
+    monkeypatch.setattr(expiry, "LOOKS_AT_ONCE", 3)
     store.put_many({b"%d" % number: b"v" for number in range(count)}, ttl=1)
     clock.advance(2)
     assert store.purge_expired() == count
@@ -552,3 +554,159 @@ def test_every_way_to_write_a_deadline_wakes_who_tells(
             with store.transaction() as txn:
                 txn.put("key", "1", ttl=0.001)
         wait_until(lambda: keys_of(heard) == [b"key"])
+
+
+def test_between_slices_of_the_dead_other_threads_read_and_write(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "LOOKS_AT_ONCE", 7)
+    store.put_many({b"dead %03d" % number: b"v" for number in range(100)}, ttl=1)
+    store.put_many({b"renewed %03d" % number: b"v" for number in range(100)}, ttl=1)
+    store.put_many({b"renewed %03d" % number: b"v" for number in range(100)}, ttl=100)
+    clock.advance(2)
+    engine = engine_of(store)
+    pop_dead, taken = engine._segments.pop_dead, list[int]()
+
+    def pop_some(*given: Any) -> Any:  # Any: as it is, only watched
+        assert in_a_thread(lambda: store.put("other", store.get("other", b"") + b"+")) == []
+        before = sum(map(len, given[0]))
+        found = pop_dead(*given)
+        taken.append(before - sum(map(len, given[0])))
+        return found
+
+    monkeypatch.setattr(engine._segments, "pop_dead", pop_some)
+    engine._expiry.pick(clock.now_ms())
+    assert (max(taken), sum(taken)) == (7, 200)
+    assert store.get("other") == b"+" * len(taken)
+    assert [dead.key for dead in engine._expiry._picked] == [b"dead %03d" % n for n in range(100)]
+
+
+def test_a_slice_of_large_values_is_short(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "LOOKS_AT_ONCE", 12)
+    store.put_many({b"%d" % number: b"v" * 10_000 for number in range(5)}, ttl=1)
+    clock.advance(2)
+    upcoming = engine_of(store)._expiry._upcoming
+    upcoming.follow()
+    assert [len(dead) for dead in upcoming.pop_dead(clock.now_ms())] == [4, 1]
+
+
+class BlockedCommits:
+    """Lets the commits of a store's base tier wait until they may go on."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._write = engine_of(store)._base.write
+        self.has_one = threading.Event()
+        self.may_go_on = threading.Event()
+        monkeypatch.setattr(engine_of(store)._base, "write", self._write_slowly)
+
+    @block
+    def _write_slowly(self) -> Iterator[Any]:  # Any: what the engine writes with
+        with self._write() as write:
+            yield write
+            self.has_one.set()
+            assert self.may_go_on.wait(30)
+
+
+def test_an_event_is_told_while_a_sweep_commits(
+    store: Store,
+    clock: ManualClock,
+    events: list[Expired],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store.put("below", "1", ttl=1)
+    store.put("later below", "2", ttl=2)
+    store.checkpoint()
+    clock.advance(1)
+    telling = engine_of(store)._expiry
+    telling.announce(clock.now_ms())
+    commits = BlockedCommits(store, monkeypatch)
+    sweep = threading.Thread(target=telling.sweep, args=[clock.now_ms()])
+    sweep.start()
+    assert commits.has_one.wait(30)
+    store.put("above", "3", ttl=1)
+    clock.advance(1)
+    assert in_a_thread(lambda: telling.announce(clock.now_ms())) == []
+    assert keys_of(events) == [b"below", b"above", b"later below"]
+    assert sweep.is_alive()
+    commits.may_go_on.set()
+    sweep.join(30)
+    assert store.stats()["base_rows"] == 1
+    telling.announce(clock.now_ms())
+    telling.sweep(clock.now_ms())
+    assert (len(events), store.stats()["expired"], store.stats()["base_rows"]) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_begins_to_listen_while_a_sweep_commits_lets_nobody_be_counted_twice(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    store.put("key", "1", ttl=1)
+    store.checkpoint()
+    clock.advance(1)
+    telling = engine_of(store)._expiry
+    commits = BlockedCommits(store, monkeypatch)
+    sweep = threading.Thread(target=telling.sweep, args=[clock.now_ms()])
+    heard: list[Expired] = []
+
+    def listen() -> None:
+        telling.subscribe(heard.append)
+        telling.announce(clock.now_ms())
+
+    # Late is after the commit, before the sweep has counted what it removed.
+    monkeypatch.setattr(telling, "_on_removed", listen if is_late else lambda: None)
+    sweep.start()
+    assert commits.has_one.wait(30)
+    if not is_late:
+        listen()
+    commits.may_go_on.set()
+    sweep.join(30)
+    assert keys_of(heard) == ([] if is_late else [b"key"])
+    assert (store.stats()["expired"], store.stats()["base_rows"]) == (1, 0)
+
+
+def test_a_purge_that_somebody_begins_to_listen_beside_tells_nobody_twice(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("below", "1", ttl=1)
+    store.checkpoint()
+    clock.advance(1)
+    telling = engine_of(store)._expiry
+    picking = telling.picking
+
+    class Announcing:
+        """The lock, which somebody else had just before."""
+
+        def __enter__(self) -> None:
+            telling.picking = picking
+            telling.announce(clock.now_ms())
+            picking.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            picking.release()
+
+    monkeypatch.setattr(telling, "picking", Announcing())
+    assert telling._purge_batch(clock.now_ms(), 10, 10) == (0, True)
+    assert telling._purge_batch(clock.now_ms(), 10, 10) == (1, False)
+    assert keys_of(events) == [b"below"]
+
+
+def test_the_dead_of_segments_are_told_once_when_the_base_tier_refused_at_first(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("below", "1", ttl=2)
+    store.checkpoint()
+    store.put("above", "2", ttl=1)
+    clock.advance(2)
+    telling = engine_of(store)._expiry
+
+    def refuse(*_: object) -> None:
+        raise StoreFull("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(telling, "_died_below", refuse)
+        with pytest.raises(StoreFull):
+            telling.announce(clock.now_ms())
+    telling.announce(clock.now_ms())
+    assert keys_of(events) == [b"above", b"below"]

@@ -44,6 +44,8 @@ from ephemera.engines.local._base cimport (
 from ephemera.engines.local._control cimport eph_load32, eph_load64, eph_store32, eph_store64
 from ephemera.engines.local._mapping cimport LINE_BYTES, eph_prefetch
 
+import sys
+
 from ephemera.core.errors import CorruptStore, InvalidArgument
 
 cdef extern from "_crc32c.h" nogil:
@@ -1013,18 +1015,20 @@ cdef class SegmentDeadlines:
             count += self.queues[i].size - self.queues[i].start
         return count
 
-    def follow(self) -> None:
-        """Take in what was written since the last call, from the first record that has a deadline on."""
+    def follow(self, Py_ssize_t records_max=sys.maxsize) -> bool:
+        """Take in what was written since the last call, from the first record that has a deadline on;
+        whether there is more than so many records."""
         cdef uint64_t end = self.segment.published()
         cdef uint64_t first = eph_load64(self.segment.first_deadline)
         cdef Record *r
         cdef RowHead head
         if first == 0:
-            return
+            return False
         if first % 8 or first < self.segment.data_at:
             self.segment.damaged(first, "no record begins here")
         self.followed = max(self.followed, min(first, end))
-        while self.followed < end:
+        while self.followed < end and records_max > 0:
+            records_max -= 1
             r = <Record *> (self.segment.start + self.followed)
             eph_prefetch(<char *> r + FOLLOWED_AHEAD)
             if not self.segment.holds(self.followed) or r.key_size == 0:
@@ -1033,6 +1037,7 @@ cdef class SegmentDeadlines:
                 if head.deadline_ms != NEVER:
                     self._push(head.deadline_ms, self.followed)
             self.followed += record_bytes_of(r.key_size, r.row_size)
+        return self.followed < end
 
     @property
     def next_ms(self) -> int:

@@ -62,6 +62,7 @@ class SegmentStack(CompiledAccess):
         told: tuple[int, int, int],
         until_ms: int,
         keys_max: int,
+        looks_max: int,
         names: Container[int],
         is_counting: bool,
     ) -> tuple[list[tuple[int, int, bytes, bytes, bool]], int, tuple[int, int, int]]: ...

@@ -61,6 +61,7 @@ cdef enum:
     SUCCESSOR_STEPS_MAX = 64 # a key rewritten more often than this since its death counts as alive
     SEGMENTS_FORESEEN = 4
     DEATHS_FORESEEN = 12
+    LOOK_BYTES = 4096        # to copy so much of a value takes about as long as to look at a deadline
 
 cdef enum:
     # What became of a version of a key.
@@ -336,14 +337,15 @@ cdef class SegmentStack(CompiledAccess):
 
     def pop_dead(
         self, list all_deadlines not None, tuple told not None, int64_t until_ms, Py_ssize_t keys_max,
-        names, bint is_counting
+        Py_ssize_t looks_max, names, bint is_counting
     ):
         """Take from these deadlines of segments, oldest first, the keys that died up to `until_ms`.
 
         Returns up to `keys_max` of (deadline, family id, key, value, whether nothing replaced it), or
         none when only counting; how many nothing has replaced; and how far that went:
         deadline, segment, position. Left out is what was replaced while it lived, what had been
-        `told`, and what is of no family in `names`.
+        `told`, and what is of no family in `names`. It ends after `looks_max` deadlines, or sooner with
+        large values: no other thread runs meanwhile.
         """
         cdef list dead = []
         cdef Py_ssize_t gone = 0
@@ -357,10 +359,11 @@ cdef class SegmentStack(CompiledAccess):
         cdef uint64_t last_number = told[1], last_position = told[2]
         cdef int64_t known_family = -1
         self._look()
-        while gone < keys_max:
+        while gone < keys_max and looks_max > 0:
             deadlines = _earliest(all_deadlines, until_ms)
             if deadlines is None:
                 break
+            looks_max -= 1
             due = deadlines.first()[0]
             segment = deadlines.segment
             if _is_up_to(&due, segment.number, last_ms, last_number, last_position):
@@ -382,6 +385,7 @@ cdef class SegmentStack(CompiledAccess):
             gone += fate == NEWEST
             if not is_counting:
                 dead.append(_dead_tuple(r, &head, fate == NEWEST))
+                looks_max -= r.row_size // LOOK_BYTES
         return dead, gone, (last_ms, last_number, last_position)
 
     cdef void _foresee_death(self, SegmentDeadlines deadlines) noexcept:

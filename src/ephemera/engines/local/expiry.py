@@ -11,6 +11,7 @@ it removes, exactly; what a checkpoint leaves out before is kept for it in the t
 
 from __future__ import annotations
 
+import heapq
 import logging
 import sys
 import threading
@@ -33,8 +34,8 @@ BULK_KEYS = 50_000
 """How many rows go from the base tier at once. Keys that die together are spread over its pages, and each
 commit writes every page that it touched: with ten times smaller batches a purge took four times as long.
 Whoever writes to segments does not wait for this."""
-COUNTED_KEYS = 10_000
-"""How many dead keys of segments are counted at once: other threads wait for so long."""
+LOOKS_AT_ONCE = 2_000
+"""How many records of segments are looked at in one go: other threads wait for so long."""
 
 Told = tuple[int, int, int]
 """How far the deaths in segments were told: a deadline, the segment and the position of its record."""
@@ -78,7 +79,8 @@ class Upcoming:
             heap = self._heaps.get(segment.number)
             if heap is None:
                 heap = SegmentDeadlines(segment)
-            heap.follow()
+            while heap.follow(LOOKS_AT_ONCE):
+                pass
             heaps[segment.number] = heap
         self._heaps = heaps
 
@@ -112,27 +114,52 @@ class Upcoming:
 
     def pop_dead(
         self, until_ms: int, *, keys_max: int = sys.maxsize, segments: list[Segment] | None = None
-    ) -> list[Dead]:
-        """Take up to `keys_max` keys that died up to `until_ms`, of some segments or of all."""
+    ) -> Iterator[list[Dead]]:
+        """Take up to `keys_max` keys that died up to `until_ms`, of some segments or of all, in slices:
+        between two of them other threads may go on."""
         # Another process may have applied a segment already: then it is not followed any more.
         numbers = self._heaps if segments is None else {segment.number for segment in segments}
         heaps = [heap for number, heap in self._heaps.items() if number in numbers]
-        dead, _, told = self._segments.pop_dead(
-            heaps, self._told_by_others, until_ms, keys_max, self._families.live_ids, False
-        )
-        if segments is None:
-            # How far it went in some segments says nothing of the others.
-            self._told = max(self._told, told)
-        return [Dead._make(one) for one in dead]
+        for dead, _, told in self._slices(heaps, until_ms, keys_max, is_counting=False):
+            if segments is None:
+                # How far it went in some segments says nothing of the others.
+                self._told = max(self._told, told)
+            yield [Dead._make(one) for one in dead]
 
     def count_dead(self, until_ms: int, keys_max: int) -> int:
         """Take as `pop_dead` does, and only say how many are gone."""
+        total = 0
         heaps = list(self._heaps.values())
-        _, gone, told = self._segments.pop_dead(
-            heaps, self._told_by_others, until_ms, keys_max, self._families.live_ids, True
-        )
-        self._told = max(self._told, told)
-        return gone
+        for _, gone, told in self._slices(heaps, until_ms, keys_max, is_counting=True):
+            self._told = max(self._told, told)
+            total += gone
+        return total
+
+    def _slices(
+        self, heaps: list[SegmentDeadlines], until_ms: int, keys_max: int, *, is_counting: bool
+    ) -> Iterator[tuple[list[tuple[int, int, bytes, bytes, bool]], int, Told]]:
+        """The dead, how many of them are gone, and how far that went."""
+        while keys_max > 0 and any(is_dead(heap.next_ms, until_ms) for heap in heaps):
+            found = self._segments.pop_dead(
+                heaps,
+                self._told_by_others,
+                until_ms,
+                keys_max,
+                LOOKS_AT_ONCE,
+                self._families.live_ids,
+                is_counting,
+            )
+            keys_max -= found[1]
+            yield found
+
+
+class Removal(NamedTuple):
+    """What went from the base tier: keys that were still there for readers, and index entries, in
+    one commit, whose state this is."""
+
+    keys: int
+    entries: int
+    state: int
 
 
 class Expiry:
@@ -151,11 +178,13 @@ class Expiry:
         self._on_removed = on_removed
         self._upcoming = Upcoming(segments, families)
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
+        self._popped: list[Dead] = []  # of segments, to be picked
         self._picked: list[Dead] = []  # to be told
         self._left_out: list[Dead] = []  # by a checkpoint that came to nothing
-        # Held while the dead are picked, never while callbacks run.
+        # Held while the dead are picked; never while callbacks run, nor, where there are any, for a commit.
         self.picking = threading.RLock()
         self._announced_ms: int | None = None
+        self._announces_from = 0  # the state of the base tier in which the first were picked
         self.told = 0
         self.lag_ms = 0
         self.lag_max_ms = 0
@@ -166,7 +195,7 @@ class Expiry:
     def fork(self) -> None:
         """In the child: what was picked is the parent's to tell."""
         self.picking = threading.RLock()
-        self._picked = []
+        self._popped, self._picked = [], []
 
     # -- callbacks
 
@@ -194,19 +223,28 @@ class Expiry:
     def pick(self, now_ms: int) -> int:
         """Note who died since the last call, to be told; returns when the next key will."""
         with self.picking:
-            after_ms = -1 if self._announced_ms is None else self._announced_ms
             self._upcoming.follow()
-            dead = self._upcoming.pop_dead(now_ms)
-            base = self._base.file
-            with base.reading() as txn:
-                for deadline_ms, base_key in base.entries(txn, after_ms, now_ms):
-                    found = self._find_below(txn, deadline_ms, base_key)
-                    if found is not None:
-                        dead.append(found)
-            self._announced_ms = max(after_ms, now_ms)
-            dead.sort()
+            for dead in self._upcoming.pop_dead(now_ms):
+                # They are nowhere else now: should the base tier refuse, the next call has them.
+                self._popped += dead
+            after_ms = -1 if self._announced_ms is None else self._announced_ms
+            below, state = self._died_below(after_ms, now_ms)
+            # Both are in order. To sort them would keep other threads waiting.
+            dead = list(heapq.merge(self._popped, below, key=_deadline_ms))
+            if self._announced_ms is None:
+                self._announces_from = state
+            announced_ms = max(after_ms, now_ms)
             self._picked += dead
-            return min(self._upcoming.next_ms, base.next_deadline_ms(self._announced_ms))
+            self._popped, self._announced_ms = [], announced_ms
+            return min(self._upcoming.next_ms, self._base.file.next_deadline_ms(announced_ms))
+
+    def _died_below(self, after_ms: int, until_ms: int) -> tuple[list[Dead], int]:
+        """What died in the base tier in (after, until], and the state in which that was seen."""
+        base = self._base.file
+        with base.reading() as txn:
+            entries = base.entries(txn, after_ms, until_ms)
+            found = [self._find_below(txn, *entry) for entry in entries]
+            return [one for one in found if one is not None], txn.id()
 
     def tell_picked(self, now_ms: int) -> None:
         with self.picking:
@@ -216,34 +254,40 @@ class Expiry:
     def stop_announcing(self) -> None:
         with self.picking:
             self._announced_ms = None
-            self._picked = []
+            self._popped, self._picked = [], []
 
     def sweep(self, now_ms: int) -> bool:
         """One batch of removal from the base tier; whether more is dead there."""
-        with self.picking:
-            is_announced = self._announced_ms is not None
-            if is_announced:
-                now_ms = min(now_ms, self._announced_ms or 0)
-            removed, entries = self._remove_due(now_ms, BULK_KEYS)
-            if not is_announced:
-                self._count(removed, now_ms, now_ms)
-        return entries == BULK_KEYS
+        # Without `picking`: what was announced is never picked again, so nobody has to wait for the commit.
+        announced_ms = self._announced_ms
+        if announced_ms is not None:
+            now_ms = min(now_ms, announced_ms)
+        removed = self._remove_due(now_ms, BULK_KEYS)
+        if announced_ms is None:
+            self._count_swept(removed, now_ms)
+        return removed.entries == BULK_KEYS
 
-    def _remove_due(self, now_ms: int, keys_max: int) -> tuple[int, int]:
-        """Remove from the base tier alone; how many keys really went, and how many entries."""
+    def _count_swept(self, removed: Removal, now_ms: int) -> None:
+        """Count what nobody was told of; but for somebody who came meanwhile and still saw it there."""
+        with self.picking:
+            if self._announced_ms is None or self._announces_from >= removed.state:
+                self._count(removed.keys, now_ms, now_ms)
+
+    def _remove_due(self, now_ms: int, keys_max: int) -> Removal:
+        """Remove from the base tier alone."""
         base = self._base.file
         with base.reading() as txn:
             entries = base.due(txn, now_ms, keys_max)
         if not entries:
-            return 0, 0
+            return Removal(0, 0, 0)
         with self._base.write() as write:
-            removed = write.remove(entries)
+            removed, state = write.remove(entries), write.txn.id()
         self._on_removed()
         prefixes = self._families.live_prefixes
         gone = [base_key for base_key in removed if base_key[:4] in prefixes]
         if self._segments.segments:
             gone = [k for k in gone if not self._segments.knows(family_of(k), k[4:])]
-        return len(gone), len(entries)
+        return Removal(len(gone), len(entries), state)
 
     # -- with manual maintenance: exactly, by purging
 
@@ -259,7 +303,9 @@ class Expiry:
         with self.picking:
             self._upcoming.follow()
             self._upcoming.pass_over_told()
-            dead = self._left_out + self._upcoming.pop_dead(now_ms, segments=segments)
+            dead = list(self._left_out)
+            for some in self._upcoming.pop_dead(now_ms, segments=segments):
+                dead += some
             cut = Cut.whole(segments)
             base = self._base.file
             with base.reading() as txn:
@@ -298,11 +344,14 @@ class Expiry:
     def _purge_batch(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool]:
         """How many keys went, and whether there may be more. What goes from one place alone, with
         nobody to tell, goes in `bulk`."""
+        announced_ms = self._announced_ms
+        if announced_ms is not None:
+            # All that is dead was told of already, on time.
+            swept = self._remove_due(min(now_ms, announced_ms), bulk)
+            return swept.keys, swept.entries == bulk
         with self.picking:
             if self._announced_ms is not None:
-                # All that is dead was told of already, on time.
-                removed, entries = self._remove_due(min(now_ms, self._announced_ms), bulk)
-                return removed, entries == bulk
+                return 0, True  # somebody began to listen meanwhile
             self._upcoming.follow()
             done = None if self._callbacks else self._purge_uniform(now_ms, bulk)
             if done is not None:
@@ -324,13 +373,12 @@ class Expiry:
             is_below = bool(base.due(txn, now_ms, 1))
         if not is_dead(self._upcoming.next_ms, now_ms):
             # An entry whose key was written again since goes, and counts for nothing.
-            removed, entries = self._remove_due(now_ms, bulk) if is_below else (0, 0)
-            return removed, entries == bulk
+            swept = self._remove_due(now_ms, bulk) if is_below else Removal(0, 0, 0)
+            return swept.keys, swept.entries == bulk
         if is_below:
             return None
-        want = min(bulk, COUNTED_KEYS)
-        removed = self._upcoming.count_dead(now_ms, want)
-        return removed, removed == want
+        counted = self._upcoming.count_dead(now_ms, bulk)
+        return counted, counted == bulk
 
     def _purge_merged(self, now_ms: int, want: int) -> list[Dead]:
         pick = _Pick(self, self._upcoming, now_ms)
@@ -420,7 +468,8 @@ class _Pick:
             found: list[Dead | None]
             if is_dead(self._upcoming.next_ms, min(entry_ms - 1, kept_ms - 1, self._now_ms)):
                 until_ms = min(entry_ms - 1, kept_ms - 1, self._now_ms)
-                found = [*self._upcoming.pop_dead(until_ms, keys_max=want)]
+                slices = self._upcoming.pop_dead(until_ms, keys_max=want)
+                found = [one for some in slices for one in some]
             elif entry is not None and entry_ms <= kept_ms:
                 found = [self._expiry._find_below(txn, *entry)]
                 self.entries.append(entry)
@@ -433,6 +482,10 @@ class _Pick:
                 return
             self.dead += [one for one in found if one is not None]
             want -= sum(one.is_gone for one in found if one is not None)
+
+
+def _deadline_ms(dead: Dead) -> int:
+    return dead.deadline_ms
 
 
 def _call(callback: Callable[[Expired], object], event: Expired) -> None:
