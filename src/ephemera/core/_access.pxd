@@ -1,6 +1,7 @@
 # An engine's operations for compiled callers. See _access.pyx.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcmp
 
 from ephemera.core._counter cimport Addition
 
@@ -15,6 +16,12 @@ cdef inline Piece piece_of(bytes data) noexcept:
     piece.start = PyBytes_AS_STRING(data)
     piece.size = PyBytes_GET_SIZE(data)
     return piece
+
+
+cdef inline int compare(Piece a, Piece b) noexcept nogil:
+    """In the order of bytes: less than, equal to or greater than 0."""
+    cdef int order = memcmp(a.start, b.start, min(a.size, b.size))
+    return order if order else (a.size > b.size) - (a.size < b.size)
 
 
 cdef struct Live:

@@ -13,7 +13,7 @@ import pytest
 
 from ephemera import Store
 from ephemera.engines.local._mapping import Mapping
-from ephemera.engines.local._pages import Tree
+from ephemera.engines.local._pages import Tree, Walk
 from tests.engines.local.stores import engine_of, open_local
 
 SIZE_LIMIT = 64 * 1024**2
@@ -64,6 +64,7 @@ def test_an_empty_tree_has_nothing(file: File) -> None:
     tree = file.tree()
     assert tree.is_sure
     assert tree.get(b"a") is None
+    assert_walks(tree, b"a", {})
 
 
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
@@ -81,6 +82,15 @@ def test_it_says_what_lmdb_says(file: File, keys: list[bytes]) -> None:
         assert {key: tree.get(key) for key in keys} == {key: file.expected.get(key) for key in keys}
         assert tree.get(b"") is None
         assert tree.get(chance.choice(keys) + b"~") is None
+        for bound in (b"", b"\xff", chance.choice(keys), chance.choice(keys) + b"~"):
+            assert_walks(tree, bound, file.expected)
+
+
+def assert_walks(tree: Tree, bound: bytes, expected: dict[bytes, bytes]) -> None:
+    rows = sorted(expected.items())
+    on, back = Walk(tree, bound, is_reverse=False), Walk(tree, bound, is_reverse=True)
+    assert list(on) == [row for row in rows if row[0] >= bound]
+    assert list(back) == [row for row in reversed(rows) if row[0] < bound]
 
 
 SIZES = (0, 1, 3, 20, 100, 1_000, 2_037, 2_038, 5_000, 40_000)
@@ -93,6 +103,7 @@ def test_it_stays_as_it_was_while_others_write(file: File) -> None:
     for number in range(40):
         file.change(dict.fromkeys(keys[number::7], b"%d" % number * 30))
     assert {tree.get(key) for key in keys} == {b"first"}
+    assert_walks(tree, b"2", dict.fromkeys(keys, b"first"))
     assert file.tree().get(keys[39]) == b"39" * 30
 
 
@@ -151,10 +162,25 @@ def test_hostile_pages_crash_nothing(file: File, tmp_path: Path, seed: int) -> N
                     tree.get(key)
                 except ValueError:
                     unsure += 1
+            unsure += walk_until_unsure(tree, chance.choice(keys), is_reverse=False)
+            unsure += walk_until_unsure(tree, chance.choice(keys), is_reverse=True)
             memory[at] = image[at]
         assert unsure > 0
         tree = Tree(State(state), mapping, len(image), b"rows")  # type: ignore[arg-type]  # not LMDB's
         assert {key: tree.get(key) for key in keys} == file.expected
+
+
+def walk_until_unsure(tree: Tree, bound: bytes, *, is_reverse: bool) -> bool:
+    """Whether a walk comes to where only LMDB can say. As a scan, it ends where keys are in disorder."""
+    last = None
+    try:
+        for key, _ in Walk(tree, bound, is_reverse=is_reverse):
+            if last is not None and (key >= last if is_reverse else key <= last):
+                return True
+            last = key
+    except ValueError:
+        return True
+    return False
 
 
 def test_a_file_that_is_shorter_than_its_pages_say_is_not_read_past_its_end(file: File) -> None:
@@ -166,6 +192,8 @@ def test_a_file_that_is_shorter_than_its_pages_say_is_not_read_past_its_end(file
                 assert tree.get(key) == b"x" * 500
             except ValueError:
                 continue
+        walk_until_unsure(tree, b"", is_reverse=False)
+        walk_until_unsure(tree, b"\xff", is_reverse=True)
 
 
 def test_a_tree_that_came_late_serves_nobody_else(
@@ -194,10 +222,13 @@ def test_a_tree_that_came_late_serves_nobody_else(
 def test_a_tree_that_was_left_to_the_parent_says_nothing(file: File) -> None:
     file.change({b"a": b"1"})
     tree = file.tree()
+    walk = Walk(tree, b"", is_reverse=False)
     tree.abandon()
     assert not tree.is_sure
     with pytest.raises(ValueError, match="not what it should be"):
         tree.get(b"a")
+    with pytest.raises(ValueError, match="not what it should be"):
+        next(walk)
 
 
 def test_lmdb_is_never_asked_about_sound_pages(

@@ -9,9 +9,9 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 
-from ephemera.core._access cimport Piece, piece_of
+from ephemera.core._access cimport Piece, compare, piece_of
 from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, read_row_head, row_from_head
 from ephemera.engines.local._pages cimport PRESENT, UNSURE, Look, Tree
 
@@ -229,9 +229,7 @@ def remove_rows(rows, list entries not None) -> list:
 
 
 cdef int _by_base_key(const void *a, const void *b) noexcept nogil:
-    cdef Piece mine = _base_key_in((<const Piece *> a)[0]), other = _base_key_in((<const Piece *> b)[0])
-    cdef int order = memcmp(mine.start, other.start, min(mine.size, other.size))
-    return order if order else (mine.size > other.size) - (mine.size < other.size)
+    return compare(_base_key_in((<const Piece *> a)[0]), _base_key_in((<const Piece *> b)[0]))
 
 
 cdef inline Piece _base_key_in(Piece entry) noexcept nogil:

@@ -1,8 +1,8 @@
 # Trees of the base tier's file, for compiled callers. See _pages.pyx.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._access cimport Piece
-from ephemera.engines.local._lmdb cimport Node
+from ephemera.engines.local._lmdb cimport DEPTH_MAX, Node
 from ephemera.engines.local._mapping cimport Mapping
 from ephemera.engines.local._signs cimport Signs
 
@@ -26,3 +26,17 @@ cdef class Tree:
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept
     cdef Look _data(self, const char *page, const char *at, const Node *node, Piece *value) noexcept
     cdef const char *_page(self, uint64_t number) noexcept
+
+
+cdef class Walk:
+    cdef Tree tree
+    cdef bint is_reverse
+    cdef bint is_lost                   # a page on the way is not what it should be
+    cdef int depth                      # of the leaf where the walk stands; -1 at the end of the tree
+    cdef const char *pages[DEPTH_MAX]   # the way there
+    cdef int64_t at[DEPTH_MAX]          # the node of each
+    cdef int64_t counts[DEPTH_MAX]
+
+    cdef Look step(self, Piece *key, Piece *value) noexcept
+    cdef Look _turn_page(self) noexcept
+    cdef Look _descend(self, uint64_t number, const Piece *bound) noexcept

@@ -10,10 +10,10 @@ This is the format of LMDB 1.0 (data version 3), on machines of 64 bits, little 
 tree is sure, and LMDB is asked for everything.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from ephemera.core._access cimport Piece
+from ephemera.core._access cimport Piece, compare, piece_of
 from ephemera.engines.local._lmdb cimport (
     BIG, BRANCH, DEPTH_MAX, FIXED, HEADER_BYTES, LAST_PAGE_AT, LEAF, META_BYTES, NAMES_ROOT_AT, NODE_BYTES, Node,
     STATE_AT, TREE_BYTES, count_nodes, find_node, flags_of, page_below, u16, u32, u64,
@@ -76,7 +76,8 @@ cdef class Tree:
         return PyBytes_FromStringAndSize(found.start, found.size) if look == PRESENT else None
 
     def abandon(self) -> None:
-        """In the child of a fork: the transaction is the parent's, to be let go and not ended."""
+        """Look at nothing any more: the transaction was ended, or is that of a fork's parent, to be let go
+        and not ended."""
         self.is_sure = False
         self.txn = None
 
@@ -174,6 +175,119 @@ cdef class Tree:
         page = <const char *> self.mapping.start + number * self.page_bytes
         eph_prefetch(page + LINE_BYTES)     # most pages say there where their nodes are
         return page if u64(page) == number and u64(page + 8) <= self.state else NULL
+
+
+cdef class Walk:
+    """The rows of a tree one after the other, from the first that is not below `bound`; in reverse, from the
+    last that is. Where they lie, and until the tree is abandoned.
+
+    Whether their keys are in order is for the caller to see: a page may be damaged.
+    """
+
+    def __init__(self, Tree tree not None, bytes bound not None, *, bint is_reverse):
+        cdef Piece place = piece_of(bound)
+        self.tree, self.is_reverse, self.depth = tree, is_reverse, -1
+        if tree.is_sure and tree.root != NOWHERE:
+            self.is_lost = self._descend(tree.root, &place) == UNSURE
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Key and data. Raises ValueError where only LMDB can say."""
+        cdef Piece key, value
+        cdef Look look = self.step(&key, &value)
+        if look == UNSURE:
+            raise ValueError("a page is not what it should be")
+        if look == ABSENT:
+            raise StopIteration
+        return key.start[:key.size], value.start[:value.size]
+
+    cdef Look step(self, Piece *key, Piece *value) noexcept:
+        """The next row, if it is PRESENT. After UNSURE, LMDB must say what comes next."""
+        cdef Node node
+        cdef Look look
+        cdef const char *at
+        if self.is_lost or not self.tree.is_sure:
+            return UNSURE
+        if self.depth < 0:
+            return ABSENT
+        if not 0 <= self.at[self.depth] < self.counts[self.depth]:
+            look = self._turn_page()
+            if look != PRESENT:
+                return look
+        at = find_node(
+            self.pages[self.depth], self.tree.page_bytes, <uint64_t> self.at[self.depth], &node
+        )
+        if at == NULL:
+            return UNSURE
+        self.at[self.depth] += -1 if self.is_reverse else 1
+        key.start, key.size = at + NODE_BYTES, node.key_size
+        return self.tree._data(self.pages[self.depth], at, &node, value)
+
+    cdef Look _turn_page(self) noexcept:
+        """Go up as far as the pages are at their ends, and down to the next leaf."""
+        cdef Node node
+        cdef int step = -1 if self.is_reverse else 1
+        while not 0 <= self.at[self.depth] < self.counts[self.depth]:
+            self.depth -= 1
+            if self.depth < 0:
+                return ABSENT
+            self.at[self.depth] += step
+        if find_node(
+            self.pages[self.depth], self.tree.page_bytes, <uint64_t> self.at[self.depth], &node
+        ) == NULL:
+            return UNSURE
+        return self._descend(page_below(&node), NULL)
+
+    cdef Look _descend(self, uint64_t number, const Piece *bound) noexcept:
+        """From the page of this number to a leaf: where `bound` leads, or else to the nearest row."""
+        cdef const char *page
+        cdef Node node
+        cdef uint16_t flags
+        cdef int64_t at
+        while self.depth + 1 < DEPTH_MAX:
+            page = self.tree._page(number)
+            flags = 0 if page == NULL else flags_of(page)
+            if flags & FIXED or not flags & (BRANCH | LEAF):
+                return UNSURE
+            self.depth += 1
+            self.pages[self.depth] = page
+            self.counts[self.depth] = count_nodes(page, self.tree.page_bytes)
+            at = self.counts[self.depth] - 1 if self.is_reverse else 0
+            if bound != NULL:
+                at = _place_of(page, self.tree.page_bytes, (flags & BRANCH) != 0, bound[0])
+                if self.is_reverse and flags & LEAF:
+                    at -= 1
+            self.at[self.depth] = at
+            if self.counts[self.depth] == 0 or at < -1:
+                return UNSURE
+            if flags & LEAF:
+                return PRESENT
+            if find_node(page, self.tree.page_bytes, <uint64_t> at, &node) == NULL:
+                return UNSURE
+            number = page_below(&node)
+        return UNSURE
+
+
+cdef int64_t _place_of(const char *page, uint64_t page_bytes, bint is_branch, Piece key) noexcept nogil:
+    """The first node of a leaf that is not below a key, or in a branch the one that leads to it; less than
+    -1 when the page is damaged."""
+    cdef int64_t low = is_branch, high = count_nodes(page, page_bytes), middle
+    cdef int order
+    cdef const char *at
+    cdef Node node
+    while low < high:
+        middle = (low + high) >> 1
+        at = find_node(page, page_bytes, middle, &node)
+        if at == NULL:
+            return -2
+        order = compare(Piece(at + NODE_BYTES, node.key_size), key)
+        if order < 0 or (is_branch and order == 0):
+            low = middle + 1
+        else:
+            high = middle
+    return low - is_branch
 
 
 cdef inline int _search(
