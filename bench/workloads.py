@@ -99,9 +99,19 @@ def mixed_90_10(ground: Ground) -> Measure:
 
 
 def scan(ground: Ground) -> Measure:
+    return _scan(ground, is_old=False)
+
+
+def scan_base(ground: Ground) -> Measure:
+    return _scan(ground, is_old=True)
+
+
+def _scan(ground: Ground, *, is_old: bool) -> Measure:
     keys = ground.keys()
     with ground.open() as peer:
         peer.load(make_pairs(keys), TTL_S)
+        if is_old:
+            peer.move_to_base()
         counts: list[int] = []
         measure = rate(len(keys), lambda: counts.append(peer.scan_all()))
         if counts != [len(keys)]:
@@ -151,6 +161,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("get_missing", "ops/s", "read keys that do not exist", get_missing),
         Workload("mixed_90_10", "ops/s", "nine reads to one write with a TTL", mixed_90_10),
         Workload("scan", "ops/s", "all pairs with a TTL, in key order", scan),
+        Workload("scan_base", "ops/s", "the same, moved to the base tier before", scan_base),
         Workload("touch", "ops/s", "renew a key's TTL, at random", touch),
         Workload("purge", "ops/s", "dead keys removed, as many live between them", purge),
         Workload("purge_base", "ops/s", "the same, moved to the base tier before", purge_base),
