@@ -1,4 +1,4 @@
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar, overload
 
 from ephemera.core.arguments import BytesLike
@@ -41,4 +41,4 @@ class OneKey:
 
 def pairs_of(
     rows: Iterator[tuple[bytes, Row]],
-) -> Generator[tuple[bytes, bytes]]: ...
+) -> Iterator[tuple[bytes, bytes]]: ...

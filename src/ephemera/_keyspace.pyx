@@ -171,7 +171,12 @@ cdef class OneKey:
 
 
 def pairs_of(rows):
-    """(key, value) of each (key, row)."""
+    """(key, value) of each (key, row); without the rows, where whoever gives them offers that."""
+    pairs = getattr(rows, "pairs", None)
+    return _pairs_of(rows) if pairs is None else pairs()
+
+
+def _pairs_of(rows):
     for key, row in rows:
         yield key, row[0]
 

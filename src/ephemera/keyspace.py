@@ -379,7 +379,8 @@ class Keyspace(OneKey):
         >>> list(store.scan("a:", reverse=True))
         [(b'a:2', b'y'), (b'a:1', b'x')]
         """
-        return pairs_of(self._rows(prefix, start, end, reverse, check_limit(limit)))
+        count = check_limit(limit)
+        return _first_of(count, pairs_of(self._rows(prefix, start, end, reverse)))
 
     def entries(
         self,
@@ -398,16 +399,11 @@ class Keyspace(OneKey):
         >>> [(key, entry.value, entry.ttl) for key, entry in store.entries()]
         [(b'code', b'492817', 60.0)]
         """
-        rows = self._rows(prefix, start, end, reverse, check_limit(limit))
+        rows = _first_of(check_limit(limit), self._rows(prefix, start, end, reverse))
         return ((key, entry_of(row, self._now_ms())) for key, row in rows)
 
     def _rows(
-        self,
-        prefix: object,
-        start: object,
-        end: object,
-        reverse: object,
-        count: int | None = None,
+        self, prefix: object, start: object, end: object, reverse: object
     ) -> Iterator[tuple[bytes, Row]]:
         if not isinstance(reverse, bool):
             raise InvalidArgument(f"reverse must be True or False, not {reverse!r}")
@@ -417,8 +413,7 @@ class Keyspace(OneKey):
             None if end is None else encode_bound(end, name="end"),
             is_reverse=reverse,
         )
-        rows = self._access.scan(self._ref, bounds, None)
-        return rows if count is None else islice(rows, count)
+        return self._access.scan(self._ref, bounds, None)
 
     def count(self) -> int:
         """How many keys are alive.
@@ -534,6 +529,10 @@ class Keyspace(OneKey):
     def _default_ttl_ms(self) -> int | None:
         own_ms = self._ref.default_ttl_ms
         return self._store_ttl_ms if own_ms is None else own_ms or None
+
+
+def _first_of(count: int | None, scanned: Iterator[T]) -> Iterator[T]:
+    return scanned if count is None else islice(scanned, count)
 
 
 def check_limit(limit: object) -> int | None:

@@ -185,7 +185,10 @@ class Access(Protocol):
     ) -> Iterator[tuple[bytes, Row]]:
         """Rows in key order, of one consistent state. Without `now_ms` an engine holds each row
         against the clock when it is yielded, so that a slow caller is never handed a dead one; a
-        transaction or snapshot goes by its one instant."""
+        transaction or snapshot goes by its one instant.
+
+        The iterator may have a method `pairs`: then that is an iterator over keys and values, for
+        whoever needs no rows."""
         ...
 
     def count(self, family: FamilyRef, now_ms: int) -> int: ...

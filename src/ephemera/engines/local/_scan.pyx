@@ -1,84 +1,289 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Scans: the keys of the segments and of the base tier merged in order, row by row.
 
-Generators, as they would be in Python, since a scan is left at any row; compiled, because a row passes
-through each of them.
+One iterator does it all, since a row should pass through nothing else: it stands in each segment and in
+the base tier's pages, and makes no object but what it hands out. Where a page is not what it should be,
+or cannot be looked at, LMDB is asked from there on.
 """
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.tuple cimport PyTuple_GET_ITEM
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t
 
+from ephemera.core._access cimport Piece, compare, piece_of
 from ephemera.core._clock cimport Now
-from ephemera.core._row cimport is_dead_ms
-from ephemera.engines.local._segment cimport Cut
+from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, row_from_head
+from ephemera.engines.local._base cimport ROW_AT, open_row
+from ephemera.engines.local._pages cimport ABSENT, PRESENT, Look, Tree, Walk
+from ephemera.engines.local._segment cimport (
+    DELETED,
+    Cursor,
+    Cut,
+    first_of,
+    key_of,
+    pass_key,
+    row_of,
+)
 
-from ephemera.engines.local._base import unpack_row
-
-CHUNK_KEYS = 512
-cdef Py_ssize_t _CHUNK_KEYS = CHUNK_KEYS
+from ephemera.core.errors import StoreClosed
 
 cdef enum:
     FAMILY_BYTES = 4     # before the key in a base key
-    DEADLINE = 2         # where it stands in a Row
+    HIDDEN_AT_ONCE = 1000    # dead or deleted rows that are passed before other threads may go on
 
 
-def merged_rows(Cut cut not None, below, bytes start not None, bytes end not None, bint is_reverse,
-                errors):
-    """(key, row) between two base keys; where both have a key, the segments' word counts.
+cdef class Closable:
+    """Something that whoever uses it may find closed."""
 
-    `below` iterates over (base key, base value) of the base tier, `errors` is entered for as long as
-    that is read.
+
+cdef class Scan:
+    """(key, row) of what is alive between two base keys of a state, in order; after `pairs`, (key, value).
+
+    Alive at `now_ms`, or without it when a row is handed out. With `ends_state` the state is closed
+    once this ends or is forgotten.
     """
-    cdef list chunk
-    cdef bytes key, waiting_key
-    cdef Py_ssize_t i
-    cdef bint is_more = bool(cut.segments)
-    with errors:
-        waiting = next(below, None)
-        waiting_key = None if waiting is None else waiting[0][FAMILY_BYTES:]
-        while is_more:
-            chunk = cut.rows(start, end, is_reverse, _CHUNK_KEYS)
-            for i in range(PyList_GET_SIZE(chunk)):
-                pair = <object> PyList_GET_ITEM(chunk, i)
-                key = <bytes> PyTuple_GET_ITEM(pair, 0)
-                while waiting_key is not None and (
-                    waiting_key > key if is_reverse else waiting_key < key
-                ):
-                    yield waiting_key, unpack_row(waiting[0], waiting[1])
-                    waiting = next(below, None)
-                    waiting_key = None if waiting is None else waiting[0][FAMILY_BYTES:]
-                if waiting_key is not None and waiting_key == key:
-                    waiting = next(below, None)
-                    waiting_key = None if waiting is None else waiting[0][FAMILY_BYTES:]
-                if <object> PyTuple_GET_ITEM(pair, 1) is not None:
-                    yield pair
-            is_more = PyList_GET_SIZE(chunk) == _CHUNK_KEYS
-            if is_more and is_reverse:
-                end = start[:FAMILY_BYTES] + key
-            elif is_more:
-                start = start[:FAMILY_BYTES] + key + b"\0"
-        if waiting is not None:
-            yield waiting_key, unpack_row(waiting[0], waiting[1])
-            for base_key, stored in below:
-                yield base_key[FAMILY_BYTES:], unpack_row(base_key, stored)
+    cdef object state
+    cdef Closable base
+    cdef Cut cut
+    cdef Tree tree
+    cdef bytes start, end
+    cdef Now now
+    cdef int64_t instant
+    cdef bint is_reverse, ends_state, is_plain
+    cdef bint is_begun, is_running, is_over, is_of_parent
+    cdef list cursors
+    cdef Walk walk
+    cdef object asked, answer
+    cdef Piece below_key, below_value    # the last row of the base tier that was read
+    cdef bint has_below                  # whether it waits for its turn
+    cdef bint is_below_begun, is_below_over
+    cdef object __weakref__
 
+    def __init__(
+        self, state, bytes start not None, bytes end not None, *, bint is_reverse, clock, now_ms,
+        bint ends_state
+    ):
+        # Nothing lies between bounds the wrong way round.
+        self.start, self.end, self.is_reverse = min(start, end), end, is_reverse
+        self.now = Now(clock) if now_ms is None else None
+        self.instant = 0 if now_ms is None else now_ms
+        self.base, self.cut, self.tree = state.base, state.cut, state.tree
+        self.state, self.ends_state = state, ends_state
 
-def live_rows(state, rows, clock, now_ms):
-    """The rows that are alive at `now_ms`; without it, when they are handed out. Ends `state`."""
-    cdef Now now = Now(clock) if now_ms is None else None
-    cdef int64_t instant = 0 if now_ms is None else now_ms
-    base = state.base
-    try:
-        for pair in rows:
-            if now is not None:
-                instant = now.ms()
-            if not is_dead_ms(_deadline_ms(pair), instant):
-                yield pair
-                if base.is_closed:
-                    state.must_be_open()
-    finally:
-        state.close()
+    def pairs(self):
+        """This, which hands out (key, value) from now on and makes no rows."""
+        self.is_plain = True
+        return self
 
+    def __iter__(self):
+        return self
 
-cdef inline int64_t _deadline_ms(pair) except? -1:
-    return <object> PyTuple_GET_ITEM(<object> PyTuple_GET_ITEM(pair, 1), DEADLINE)
+    def __next__(self):
+        self._must_stand()
+        self._must_be_ours()
+        if self.is_over:
+            raise StopIteration
+        self.is_running = True
+        try:
+            found = self._next()
+        except:
+            self.is_running = False
+            self.close()
+            raise
+        self.is_running = False
+        if found is None:
+            self.close()
+            raise StopIteration
+        return found
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._must_stand()
+        state, self.state = self.state, None
+        self._let_go()
+        if self.ends_state and state is not None:
+            state.close()
+
+    def abandon(self) -> None:
+        """In the child of a fork: what this reads is the parent's, to be let go and not ended."""
+        self.is_of_parent = True
+        self.state = None
+        if not self.is_running:  # else a clock has forked, and the step that asked it comes to its end
+            self._let_go()
+
+    def __del__(self):
+        self.close()
+
+    cdef inline int _must_stand(self) except -1:
+        # While a step waits for a clock, or lets others go on, its place is in use.
+        if self.is_running:
+            raise ValueError("a step of this scan is under way")
+        return 0
+
+    cdef inline int _must_be_ours(self) except -1:
+        if self.is_of_parent:
+            raise StoreClosed("this scan was begun by the parent of a fork")
+        return 0
+
+    cdef int _let_go(self) except -1:
+        self.is_over = True
+        self.cursors = self.cut = self.walk = self.tree = self.asked = self.answer = None
+        return 0
+
+    cdef object _next(self):
+        cdef Cursor best
+        cdef Py_ssize_t hidden = 0
+        cdef int order
+        while True:
+            self._must_be_ours()
+            if self.base.is_closed:
+                self.state.must_be_open()
+            if not self.is_begun:
+                self._begin()
+            if self.walk is not None and not self.walk.tree.is_sure:
+                self._ask()
+            if not self.has_below and not self.is_below_over:
+                self._read_below()
+            best = self._first_above()
+            if best is None and not self.has_below:
+                return None
+            order = self._order(best)
+            found = self._take_below() if order > 0 else self._take_above(best, order == 0)
+            if found is not None:
+                return found
+            hidden += 1
+            if hidden % HIDDEN_AT_ONCE == 0:
+                with nogil:
+                    pass
+                PyErr_CheckSignals()
+
+    cdef int _begin(self) except -1:
+        cdef bytes bound = self.end if self.is_reverse else self.start
+        self.cursors = self.cut.cursors(self.start, self.end, self.is_reverse)
+        self.is_begun = True
+        if self.tree is None:
+            return self._ask()
+        self.walk = Walk(self.tree, bound, is_reverse=self.is_reverse)
+        return 0
+
+    # -- the base tier
+
+    cdef int _ask(self) except -1:
+        """From here on, have LMDB say what the base tier holds."""
+        cdef bytes start = self.start, end = self.end, last
+        if self.is_below_begun:
+            last = self.below_key.start[:self.below_key.size]
+            if self.is_reverse:
+                end = last + b"\0" if self.has_below else last
+            else:
+                start = last if self.has_below else last + b"\0"
+        self.walk = None
+        self.has_below = False
+        self.asked = self.state.ask(start, end, self.is_reverse)
+        return 0
+
+    cdef int _read_below(self) except -1:
+        """Read the next row of the base tier, if there is one."""
+        cdef Piece key, value
+        cdef Look look
+        if self.walk is not None:
+            look = self.walk.step(&key, &value)
+            if look == PRESENT:
+                return self._accept(key, value)
+            if look == ABSENT:
+                self.is_below_over = True
+                return 0
+            self._ask()
+        self.answer = next(self.asked, None)
+        self.has_below = self.answer is not None
+        self.is_below_over = not self.has_below
+        if self.has_below:
+            self.below_key, self.below_value = piece_of(self.answer[0]), piece_of(self.answer[1])
+        return 0
+
+    cdef int _accept(self, Piece key, Piece value) except -1:
+        """Take a row of the base tier if it is within the bounds, and believe no page that is in disorder."""
+        cdef Piece far = piece_of(self.start if self.is_reverse else self.end)
+        cdef Piece last = piece_of(self.end if self.is_reverse else self.start)
+        cdef int order
+        if compare(key, far) < 0 if self.is_reverse else compare(key, far) >= 0:
+            self.is_below_over = True
+            return 0
+        if self.is_below_begun:
+            last = self.below_key
+        order = compare(last, key) if self.is_reverse else compare(key, last)
+        if order < 0 or (order == 0 and (self.is_below_begun or self.is_reverse)):
+            raise self.base.disorder(key.start[:key.size])
+        self.below_key, self.below_value = key, value
+        self.has_below = self.is_below_begun = True
+        return 0
+
+    cdef object _take_below(self):
+        cdef RowHead head
+        self.has_below = False
+        open_row(self.below_key, self.below_value, &head)
+        # Whatever lies between the bounds begins with their family.
+        return self._made(
+            &head,
+            Piece(self.below_key.start + FAMILY_BYTES, self.below_key.size - FAMILY_BYTES),
+            Piece(self.below_value.start + ROW_AT, self.below_value.size - ROW_AT),
+        )
+
+    # -- the segments
+
+    cdef inline Cursor _first_above(self):
+        """Where the segments' next key is, or None."""
+        cdef Py_ssize_t i
+        if PyList_GET_SIZE(self.cursors) == 0:
+            return None
+        for i in range(PyList_GET_SIZE(self.cursors)):
+            (<Cursor> PyList_GET_ITEM(self.cursors, i)).look_again()
+        return first_of(self.cursors, self.is_reverse)
+
+    cdef inline int _order(self, Cursor above) noexcept:
+        """Greater than 0 when the base tier's row comes next, 0 when it has the same key, else less."""
+        cdef int order
+        if not self.has_below or above is None:
+            return 1 if self.has_below else -1
+        order = compare(
+            Piece(key_of(above.record), above.record.key_size),
+            Piece(self.below_key.start + FAMILY_BYTES, self.below_key.size - FAMILY_BYTES),
+        )
+        return -order if self.is_reverse else order
+
+    cdef object _take_above(self, Cursor above, bint hides_below):
+        cdef RowHead head
+        cdef object found = None
+        if hides_below:
+            self.has_below = False
+        above.segment.open_record(above.record, above.position, &head)
+        if not above.record.mark & DELETED:
+            found = self._made(
+                &head,
+                Piece(key_of(above.record), above.record.key_size),
+                Piece(row_of(above.record), above.record.row_size),
+            )
+        pass_key(self.cursors, above)
+        return found
+
+    # -- what is handed out
+
+    cdef object _made(self, RowHead *head, Piece key, Piece row):
+        """What is handed out of a row, or None when it is dead."""
+        cdef int64_t instant = self.instant
+        cdef object made = None
+        if head.deadline_ms != NEVER:
+            if self.now is not None:
+                if not self.now.is_compiled:
+                    # A clock of Python may do anything before it returns: the row may be no more by then.
+                    made = self._copied(head, key, row)
+                instant = self.now.ms()
+            if is_dead_ms(head.deadline_ms, instant):
+                return None
+        return self._copied(head, key, row) if made is None else made
+
+    cdef inline object _copied(self, RowHead *head, Piece key, Piece row):
+        cdef bytes name = PyBytes_FromStringAndSize(key.start, key.size)
+        if not self.is_plain:
+            return name, row_from_head(head, row.start, row.size)
+        return name, PyBytes_FromStringAndSize(row.start + head.value_at, row.size - head.value_at)

@@ -135,9 +135,27 @@ cdef class Segment:
 cdef class Cut:
     cdef readonly list segments
     cdef readonly list limits
-    cdef list _cursors(self, bytes start, bytes end, bint is_reverse)
+    cdef list cursors(self, bytes start, bytes end, bint is_reverse)
 
 
+cdef class Cursor:
+    cdef Segment segment
+    cdef Run run
+    cdef uint64_t limit
+    cdef Py_ssize_t low, high      # what is left of the run: [low, high)
+    cdef Py_ssize_t foreseen       # up to where records are on their way from memory
+    cdef bint is_reverse
+    cdef Record *record            # where the walk stands; NULL at its end
+    cdef uint64_t position
+
+    cdef bint _repeats(self, Py_ssize_t i) except -1
+    cdef void _foresee(self) noexcept
+    cdef int advance(self) except -1
+    cdef int look_again(self) except -1
+
+
+cdef Cursor first_of(list cursors, bint is_reverse)
+cdef int pass_key(list cursors, Cursor best) except -1
 cdef object row_or_none(Segment segment, Found found)
 
 

@@ -50,9 +50,6 @@ class Cut:
     def chunk(
         self, start: bytes, end: bytes | None, is_reverse: bool, keys_max: int
     ) -> list[tuple[bytes, bytes | None, int]]: ...
-    def rows(
-        self, start: bytes, end: bytes | None, is_reverse: bool, keys_max: int
-    ) -> list[tuple[bytes, Row | None]]: ...
 
 class SegmentDeadlines:
     segment: Segment

@@ -28,7 +28,7 @@ Every position that is followed is checked against the file's size first, whoeve
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.list cimport PyList_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -830,13 +830,16 @@ cdef class Cut:
 
         `start` and `end` are base keys, the end not included; None is the end of everything.
         """
-        return _merge_cursors(self._cursors(start, end, is_reverse), is_reverse, keys_max, True)
+        cdef list cursors = self.cursors(start, end, is_reverse), out = []
+        cdef Cursor best
+        while cursors and PyList_GET_SIZE(out) < keys_max:
+            best = first_of(cursors, is_reverse)
+            out.append(_packed(best))
+            pass_key(cursors, best)
+        return out
 
-    def rows(self, bytes start not None, bytes end, bint is_reverse, Py_ssize_t keys_max) -> list:
-        """The same keys as (key without its family, row or None for a deletion)."""
-        return _merge_cursors(self._cursors(start, end, is_reverse), is_reverse, keys_max, False)
-
-    cdef list _cursors(self, bytes start, bytes end, bint is_reverse):
+    cdef list cursors(self, bytes start, bytes end, bint is_reverse):
+        """Walks over these segments, newest first, those that have anything between the bounds."""
         cdef list cursors = []
         cdef Cursor cursor
         cdef Py_ssize_t i
@@ -849,14 +852,6 @@ cdef class Cut:
 
 cdef class Cursor:
     """A walk over one segment's run within bounds, one key at a time, its newest version below a limit."""
-    cdef Segment segment
-    cdef Run run
-    cdef uint64_t limit
-    cdef Py_ssize_t low, high      # what is left of the run: [low, high)
-    cdef Py_ssize_t foreseen       # up to where records are on their way from memory
-    cdef bint is_reverse
-    cdef Record *record            # where the walk stands; NULL at its end
-    cdef uint64_t position
 
     cdef inline bint _repeats(self, Py_ssize_t i) except -1:
         """Whether an entry has the key of the one before it."""
@@ -899,6 +894,11 @@ cdef class Cursor:
                     break
         return 0
 
+    cdef int look_again(self) except -1:
+        """Where the walk has stood for a while: the record's bytes may have been damaged since."""
+        _record_at(self.segment, <uint32_t> (self.position >> 3))
+        return 0
+
 
 cdef Cursor _cursor(Segment segment, uint64_t limit, bytes start, bytes end, bint is_reverse):
     cdef Cursor cursor = Cursor.__new__(Cursor)
@@ -919,21 +919,18 @@ cdef int _order(Cursor a, Cursor b) noexcept:
     )
 
 
-cdef list _merge_cursors(list cursors, bint is_reverse, Py_ssize_t keys_max, bint is_packed):
-    """The keys of all cursors in order; where several hold a key the newest segment's counts."""
-    cdef list out = []
-    cdef Cursor best, cursor
+cdef Cursor first_of(list cursors, bint is_reverse):
+    """The one of these, of at least one, whose key is next; where several stand on it, the newest segment's."""
+    cdef Cursor best = <Cursor> PyList_GET_ITEM(cursors, 0)
+    cdef Cursor cursor
+    cdef Py_ssize_t i
     cdef int order
-    while cursors and PyList_GET_SIZE(out) < keys_max:
-        best = cursors[0]
-        for i in range(1, PyList_GET_SIZE(cursors)):
-            cursor = cursors[i]
-            order = _order(cursor, best)
-            if order > 0 if is_reverse else order < 0:
-                best = cursor
-        out.append(_packed(best) if is_packed else _plain(best))
-        _pass_key(cursors, best)
-    return out
+    for i in range(1, PyList_GET_SIZE(cursors)):
+        cursor = <Cursor> PyList_GET_ITEM(cursors, i)
+        order = _order(cursor, best)
+        if order > 0 if is_reverse else order < 0:
+            best = cursor
+    return best
 
 
 cdef tuple _packed(Cursor cursor):
@@ -947,16 +944,7 @@ cdef tuple _packed(Cursor cursor):
     return key, pack_row_of(key, row_of(r), r.row_size), head.deadline_ms
 
 
-cdef tuple _plain(Cursor cursor):
-    """Where a cursor stands, as a scan hands it out: key, row or None."""
-    cdef Record *r = cursor.record
-    cdef RowHead head
-    cursor.segment.open_record(r, cursor.position, &head)
-    key = PyBytes_FromStringAndSize(key_of(r), r.key_size)
-    return key, None if r.mark & DELETED else row_from_head(&head, row_of(r), r.row_size)
-
-
-cdef int _pass_key(list cursors, Cursor best) except -1:
+cdef int pass_key(list cursors, Cursor best) except -1:
     """Move every cursor that stands on the key of `best` past it, that one last."""
     cdef Cursor cursor
     cdef bint ended = False

@@ -43,6 +43,7 @@ from ephemera.engines.local._base import (
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
+from ephemera.engines.local._scan import Closable
 from ephemera.engines.local._signs import Signs
 from ephemera.engines.local.files import FileLock, Files, allocate, system_errors
 from ephemera.engines.local.layout import Layout
@@ -171,13 +172,12 @@ class BaseTier:
         return [file for ref in self._files_open if (file := ref()) is not None]
 
 
-class BaseFile:
+class BaseFile(Closable):
     """One generation of the base tier's file in this process, until `close` or until nobody has this any more."""
 
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self.is_closed = False
         self._beginning = threading.Lock()
         self._short_reads: set[object] = set()
         self._hold: Hold | None = None
@@ -239,14 +239,21 @@ class BaseFile:
 
     def pin(self) -> Tree | None:
         """The rows as they are now, and as they stay for whoever has this; None where they are not mapped."""
-        with self._counted(), lmdb_errors(self.path):
-            txn, mapping = self.begin(), self._mapping
-            if mapping is None:
-                return None
-            tree = Tree(txn, mapping, self._file_bytes(), b"rows", self._learned)
-            self._learned = tree.signs
-            self.views.add(tree)  # whoever forks may do so before the reader has it
+        with self._counted():
+            tree = self.tree(self.begin())
+            if tree is not None:
+                self._learned = tree.signs
             return tree
+
+    def tree(self, txn: ReadTransaction) -> Tree | None:
+        """The rows as a transaction sees them, until that ends; None where they are not mapped."""
+        mapping = self._mapping
+        if mapping is None:
+            return None
+        with lmdb_errors(self.path):
+            tree = Tree(txn, mapping, self._file_bytes(), b"rows", self._learned)
+        self.views.add(tree)  # whoever forks may do so before anybody has it
+        return tree
 
     def _file_bytes(self) -> int:
         try:
@@ -280,29 +287,39 @@ class BaseFile:
         self, txn: ReadTransaction, start: bytes, end: bytes | None, *, is_reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         """(base key, base value) in order, from `start` to before `end`."""
+        with lmdb_errors(self.path):
+            yield from (self._scan_back if is_reverse else self._scan_on)(txn, start, end)
+
+    def _scan_on(
+        self, txn: ReadTransaction, start: bytes, end: bytes | None
+    ) -> Iterator[tuple[bytes, bytes]]:
         cursor = txn.cursor(self._rows)
         last = None
-        if not is_reverse:
-            if cursor.set_range(start):
-                for base_key, stored in cursor.iternext():
-                    if end is not None and base_key >= end:
-                        return
-                    if base_key < start or (last is not None and base_key <= last):
-                        raise self._disorder(base_key)
-                    yield base_key, stored
-                    last = base_key
-            return
+        if cursor.set_range(start):
+            for base_key, stored in cursor.iternext():
+                if end is not None and base_key >= end:
+                    return
+                if base_key < start or (last is not None and base_key <= last):
+                    raise self.disorder(base_key)
+                yield base_key, stored
+                last = base_key
+
+    def _scan_back(
+        self, txn: ReadTransaction, start: bytes, end: bytes | None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        cursor = txn.cursor(self._rows)
+        last = end
         is_placed = cursor.last() if end is None or not cursor.set_range(end) else cursor.prev()
         if is_placed:
             for base_key, stored in cursor.iterprev():
                 if base_key < start:
                     return
-                if (end is not None and base_key >= end) or (last is not None and base_key >= last):
-                    raise self._disorder(base_key)
+                if last is not None and base_key >= last:
+                    raise self.disorder(base_key)
                 yield base_key, stored
                 last = base_key
 
-    def _disorder(self, base_key: bytes) -> CorruptStore:
+    def disorder(self, base_key: bytes) -> CorruptStore:
         return CorruptStore(self.path, None, f"the row of key {base_key!r} is out of its order")
 
     def entries(

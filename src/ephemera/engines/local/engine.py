@@ -34,11 +34,10 @@ from ephemera.core.expiry import is_dead
 from ephemera.core.hurry import is_hurried
 from ephemera.core.keyvalue import Capability, CheckReport, Expired, Range, Waits
 from ephemera.core.options import Options
-from ephemera.core.row import Row
 from ephemera.engines.local import families as family_table
 from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
-from ephemera.engines.local._scan import live_rows
+from ephemera.engines.local._scan import Scan
 from ephemera.engines.local._segment import Segment
 from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.attachment import Attachment
@@ -252,15 +251,16 @@ class LocalEngine:
 
     # -- reads
 
-    def scan(
-        self, family: FamilyRef, bounds: Range, now_ms: int | None
-    ) -> Iterator[tuple[bytes, Row]]:
+    def scan(self, family: FamilyRef, bounds: Range, now_ms: int | None) -> Scan:
         state = take_state(self._segments, self._base, self._families)
-        rows = state.scan(state.id_of(family), bounds)
-        return live_rows(state, rows, self.clock, now_ms)
+        try:
+            return state.scan(state.id_of(family), bounds, now_ms, self.clock, ends_state=True)
+        except BaseException:
+            state.close()
+            raise
 
     def count(self, family: FamilyRef, now_ms: int) -> int:
-        return sum(1 for _ in self.scan(family, Range(), now_ms))
+        return sum(1 for _ in self.scan(family, Range(), now_ms).pairs())
 
     def snapshot(self) -> LocalView:
         state = take_state(self._segments, self._base, self._families)

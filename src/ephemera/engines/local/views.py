@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, StoreClosed
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Range, Write, family_dropped
 from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key, unpack_row
 from ephemera.engines.local._control import Turn
-from ephemera.engines.local._scan import merged_rows
+from ephemera.engines.local._pages import Tree
+from ephemera.engines.local._scan import Scan
 from ephemera.engines.local._segment import BELOW, Cut
 from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseTier, ReadTransaction, lmdb_errors
@@ -39,7 +41,8 @@ class State:
         self.base = base
         self.txn = txn
         self.families = families
-        self._scans: weakref.WeakSet[Generator[tuple[bytes, Row], None, None]] = weakref.WeakSet()
+        self._tree: Tree | None = None
+        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
         self._is_abandoned = False
         base.views.add(self)
 
@@ -59,31 +62,50 @@ class State:
             stored = self.txn.get(base_key)
         return None if stored is None else unpack_row(base_key, stored)
 
-    def scan(self, family_id: int, bounds: Range) -> Iterator[tuple[bytes, Row]]:
-        """(key, row) in order."""
-        self.must_be_open()
-        scan = self._merge(family_id, bounds)
-        self._scans.add(scan)
-        yield from scan
-        if self._is_abandoned:
-            raise StoreClosed("this scan was begun by the parent of a fork")
-
-    def _merge(self, family_id: int, bounds: Range) -> Generator[tuple[bytes, Row], None, None]:
+    def scan(
+        self,
+        family_id: int,
+        bounds: Range,
+        now_ms: int | None,
+        clock: Clock | None = None,
+        *,
+        ends_state: bool = False,
+    ) -> Scan:
+        """(key, row) in order of what is alive at an instant; without one, by the clock."""
         start = pack_key(family_id, bounds.start)
         end = (
             pack_key(family_id + 1, b"") if bounds.end is None else pack_key(family_id, bounds.end)
         )
-        # Nothing lies between bounds the wrong way round, and the base tier is not to be asked.
-        start = min(start, end)
-        below = self.base.scan(self.txn, start, end, is_reverse=bounds.is_reverse)
-        errors = lmdb_errors(self.base.path)
-        return merged_rows(self.cut, below, start, end, bounds.is_reverse, errors)
+        scan = Scan(
+            self,
+            start,
+            end,
+            is_reverse=bounds.is_reverse,
+            clock=clock,
+            now_ms=now_ms,
+            ends_state=ends_state,
+        )
+        self._scans.add(scan)
+        return scan
+
+    @property
+    def tree(self) -> Tree | None:
+        """The base tier's rows where they are mapped, if they are."""
+        if self._tree is None:
+            self._tree = self.base.tree(self.txn)
+        return self._tree
+
+    def ask(self, start: bytes, end: bytes, is_reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """The base tier's rows as LMDB reads them."""
+        return self.base.scan(self.txn, start, end, is_reverse=is_reverse)
 
     def must_be_open(self) -> None:
         if self.base.is_closed:
             raise StoreClosed("the store was closed")
 
     def close(self) -> None:
+        if self._tree is not None:
+            self._tree.abandon()
         # A store that was closed before has ended its transactions.
         if not self._is_abandoned:
             with contextlib.suppress(StoreClosed), lmdb_errors(self.base.path):
@@ -93,7 +115,8 @@ class State:
         """In the child of a fork: the transaction is the parent's, to be let go and not ended."""
         self._is_abandoned = True
         for scan in list(self._scans):
-            scan.close()
+            scan.abandon()
+        self._tree = None
         del self.txn
 
 
@@ -145,10 +168,7 @@ class LocalView:
 
     def scan(self, family: FamilyRef, bounds: Range) -> Iterator[tuple[bytes, Row]]:
         state = self.state
-        for key, row in state.scan(state.id_of(family), bounds):
-            if not is_dead(row.deadline_ms, self.now_ms):
-                yield key, row
-                state.must_be_open()
+        return state.scan(state.id_of(family), bounds, self.now_ms)
 
     def close(self) -> None:
         if self._state is not None:
