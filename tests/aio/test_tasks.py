@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 import ephemera
 from ephemera import InvalidArgument, ManualClock, aio
 from ephemera.aio import keyspace, places
+from ephemera.engines.local.files import FileLock
+from ephemera.engines.local.layout import Layout
 from tests.aio.conftest import Run
 from tests.aio.patience import outside
 
@@ -102,6 +105,30 @@ def test_the_loop_goes_on_while_a_write_waits_for_its_turn(run: Run, url: str) -
             assert await store.get(b"a") == b"2"
 
     run(main())
+
+
+def test_the_loop_goes_on_while_a_write_waits_for_a_checkpoint(run: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "s.eph")
+    ephemera.open(path).close()
+
+    async def main(maintenance: ExitStack) -> None:
+        async with aio.open(path, segment_bytes=64 * 1024, lock_timeout=60) as store:
+            await store.put(b"a", b"1")
+            while not (await store.stats())["writers_wait"]:
+                await store.put(b"filler", b"x" * 1_000)
+            waiting = asyncio.create_task(store.put(b"a", b"2"))
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            assert await store.get(b"a") == b"1"
+            maintenance.close()
+            await waiting
+            assert await store.get(b"a") == b"2"
+
+    with ExitStack() as maintenance:
+        # Only who has this lock may checkpoint.
+        maintenance.enter_context(FileLock(Layout(path).locks / "maintenance").held())
+        run(main(maintenance))
 
 
 def test_a_task_that_never_waits_leaves_room_for_others(run: Run, url: str) -> None:

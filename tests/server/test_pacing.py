@@ -256,6 +256,18 @@ def test_a_write_that_has_waited_for_too_long_is_refused(
     assert client("SET", "key", "2") == b"OK"
 
 
+def test_each_write_waits_for_as_long(open_store: Callable[..., ephemera.Store]) -> None:
+    server, _ = paced(open_store(lock_timeout=0.001))
+    session = Client(server).session
+    assert session.feed(2 * (wire("INCR", "key") + wire("GET", "key"))) == b""
+    for _ in range(2):
+        wait_until(lambda: server.pacing.has_lost_patience(session))
+        first, _, rest = session.go_on().partition(b"\r\n")
+        assert first.startswith(b"-ERR 5 segments wait")
+        assert rest == b"$1\r\n1\r\n"
+    assert not session.is_postponed
+
+
 def test_a_transaction_that_is_refused_is_over(open_store: Callable[..., ephemera.Store]) -> None:
     server, _ = paced(open_store(lock_timeout=0.001))
     client = Client(server)

@@ -59,11 +59,13 @@ class Pacing:
 
     def holds(self, session: Session, args: Request, *, is_write: bool) -> bool:
         """Whether a request that is about to run has to wait."""
-        if not (is_write and self._is_behind()) or is_hurried():
+        known = self._held.get(session)
+        has_waited = known is not None and known.args is args
+        # Where it is hurried, it has waited in vain; those after it wait for as long again.
+        if not (is_write and self._is_behind()) or (has_waited and is_hurried()):
             self.forget(session)
             return False
-        known = self._held.get(session)
-        if known is None or known.args is not args:
+        if not has_waited:
             self._held[session] = Held(args, elapsed_ns())
         self._look_later()
         return True
