@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from bench import growth, report, runner, targets
+from bench import growth, machine, page, report, runner, targets
 from bench.ground import Scale
 from bench.peers import PEERS
 from bench.runner import Cell, Plan, Results
 from bench.workloads import WORKLOADS
 
-RESULTS = Path(__file__).parent / "results"
+PARTS = ("workloads", "growth")
 TINY_KEYS = 1_000
 
 
@@ -26,8 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results: Results = json.loads(options.read.read_text())
     else:
         results = _measure(options)
+    if options.keep:
+        page.keep(results)
     print(report.render(results))
-    has_errors = any(cell["state"] == "error" for cell in results["rounds"])
+    has_errors = any(
+        cell["state"] == "error"
+        for table in (results["medians"], results["growth"])
+        for cells in table.values()
+        for cell in cells.values()
+    )
     if not options.check:
         return int(has_errors)
     verdicts = targets.check(results)
@@ -36,17 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> Results:
+    parts = _chosen(options.parts, PARTS, PARTS, options.check)
+    workloads = _chosen(options.workloads, WORKLOADS, targets.workloads(), options.check)
     plan = Plan(
-        workloads=_chosen(options.workloads, WORKLOADS, targets.workloads(), options.check),
+        workloads=workloads if "workloads" in parts else (),
         peers=_chosen(options.peers, PEERS, targets.peers(), options.check),
         keys=options.keys or (TINY_KEYS if options.tiny else Scale().keys),
         rounds=options.rounds or (1 if options.tiny else 5),
-        growth=_sizes(options),
+        growth=_sizes(options) if "growth" in parts else (),
         directory=str(options.dir),
         is_tiny=options.tiny,
     )
+    out: Path = options.out or page.RESULTS / f"{machine.stamp()}.json"
     for results in runner.run(plan, _show):
-        out: Path = options.out or RESULTS / f"{results['date'].replace(':', '')[:17]}.json"
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
         print(f"kept in {out}", file=sys.stderr)
@@ -81,6 +90,7 @@ def _show(cell: Cell) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--parts", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--workloads", help=f"some of {','.join(WORKLOADS)}")
     parser.add_argument("--peers", help=f"some of {','.join(PEERS)}")
     parser.add_argument("--keys", type=_count, help=f"how many (default {Scale().keys})")
@@ -93,12 +103,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=_count, help="how many (default 5)")
     parser.add_argument("--tiny", action="store_true", help="a quick run that shows it all works")
     parser.add_argument("--check", action="store_true", help="hold the figures against the targets")
-    parser.add_argument("--read", type=Path, metavar="FILE", help="report kept results again")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to keep the results")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="report a former run again")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the results of this run go")
+    parser.add_argument("--keep", action="store_true", help=page.KEEP)
     parser.add_argument(
         "--dir", type=Path, default=tempfile.gettempdir(), help="where the stores are made"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.tiny and options.keep:
+        parser.error("the figures of a tiny run are worth nothing: --keep those of a full one")
+    return options
 
 
 def _count(text: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.peers import Peer
 
@@ -32,20 +32,43 @@ def describe() -> dict[str, str | int]:
     }
 
 
-def made() -> str:
-    """When, and of which commit: each part of a result says so itself, since parts may come of several runs."""
-    return f"{datetime.now(UTC).isoformat(timespec='seconds')}, commit {commit()}"
+Made = dict[str, Any]  # Any: what `json` writes
+
+
+def made() -> Made:
+    """When, of which commit, and on what: each part of a result says so itself, since those that are kept may
+    come of several runs."""
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": date, "commit": commit(), "machine": describe()}
+
+
+def told(made: Made) -> str:
+    facts = made["machine"]
+    return (
+        f"{made['date']}, commit {made['commit']}, on {facts['cpu']}, {facts['cores']} cores, "
+        f"Linux {facts['kernel']}, Python {facts['python']}, SQLite {facts['sqlite']}"
+    )
+
+
+def stamp() -> str:
+    """The present second, as a part of a file's name."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}"
 
 
 def commit() -> str:
-    """The commit that is checked out, with a mark where files differ from it; "unknown" outside a repository."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip() or "unknown"
+    """The commit that is checked out, with a mark where files differ from it; "unknown" outside a repository.
+
+    What a benchmark keeps is no difference: one run after the other is of the same commit.
+    """
+    found = _git("describe", "--always", "--exclude=*") or "unknown"
+    kept = (":!docs", ":!bench/results")
+    is_dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *kept))
+    return found + "-dirty" * is_dirty
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def undisturbed(measure: Callable[[], Measured]) -> tuple[Measured, float]:

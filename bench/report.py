@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench import targets
+from bench.machine import told
 from bench.peers import OURS
 from bench.runner import Cell, Results
 
 DASH = "—"
+NOT_RUN: Cell = {"state": targets.NOT_RUN}
 
 
 def render(results: Results) -> str:
     """Everything a reader needs: the machine, rates, ratios, costs, and what each peer risks."""
     rates = [name for name, about in results["workloads"].items() if about["unit"] == "ops/s"]
     costs = [name for name in results["workloads"] if name not in rates]
-    settings = results["settings"]
-    sections = [
-        f"{results['date']}, commit {results['commit']}: {settings['keys']:,} keys of 18 bytes, "
-        f"values of 100 bytes, median of {settings['rounds']} rounds\n{_machine(results)}"
-    ]
+    sections = [f"{_runs(results)}\n\n{_packages(results)}"]
     if rates:
         sections.append(_titled("Operations per second", _figures(results, rates)))
     if rates and OURS in results["peers"]:
@@ -29,22 +28,50 @@ def render(results: Results) -> str:
     if len(processor) > 1:
         sections.append(_titled("Processor time per operation, µs", table(processor)))
     if results.get("growth"):
-        grown = f"{results['growth_made']}\n\n{_growth(results)}"
+        grown = f"{_growth_runs(results)}\n\n{_growth(results)}"
         sections.append(_titled("Growth: operations per second by keys", grown))
     sections += [_titled("What can be lost", _durability(results)), _notes(results)]
     return "\n\n".join(sections)
 
 
-def _machine(results: Results) -> str:
-    facts = results["machine"]
-    packages = ", ".join(
+def _runs(results: Results) -> str:
+    """What was measured together: ratios are of one run."""
+    runs: dict[str, list[str]] = {}
+    for workload, made in results["made"].items():
+        rounds = f"median of {_rounds(made['rounds'])}, {made['keys']:,} keys of 18 bytes"
+        runs.setdefault(f"{rounds}, values of 100 bytes; {told(made)}", []).append(workload)
+    return "\n".join(f"- {', '.join(workloads)}: {run}" for run, workloads in runs.items())
+
+
+def _growth_runs(results: Results) -> str:
+    runs: dict[str, dict[str, list[str]]] = {}
+    for keys, cells in results["growth"].items():
+        for peer, cell in cells.items():
+            run = f"median of {_rounds(len(cell.get('rounds', ())))}; {told(cell['made'])}"
+            runs.setdefault(run, {}).setdefault(peer, []).append(f"{int(keys):,}")
+    return "\n".join(
+        f"- {'; '.join(f'{peer} with {_listed(sizes)} keys' for peer, sizes in peers.items())}: {run}"
+        for run, peers in runs.items()
+    )
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """
+    >>> _listed(["one"]), _listed(["one", "two", "three"])
+    ('one', 'one, two and three')
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _packages(results: Results) -> str:
+    return ", ".join(
         f"{name} {version or '(missing)'}"
         for name, version in results["packages"].items()
         if name != "builtins"
-    )
-    return (
-        f"{facts['cpu']}, {facts['cores']} cores, Linux {facts['kernel']}, "
-        f"Python {facts['python']}, SQLite {facts['sqlite']}\n{packages}"
     )
 
 
@@ -58,7 +85,7 @@ def _figures(results: Results, workloads: Sequence[str]) -> str:
         rows.append([workload])
         for peer in peers:
             mark = "" if is_plain or results["peers"][peer]["has_ttl"] else "†"
-            rows[-1].append(_figure(cells[peer], mark, keys_max))
+            rows[-1].append(_figure(cells.get(peer, NOT_RUN), mark, keys_max))
     return table(rows)
 
 
@@ -76,6 +103,8 @@ def _number(cell: Cell) -> str:
         p50, p99, worst = (cell["detail"][name] for name in ("p50", "p99", "max"))
         return f"{p50:.1f} / {p99:.1f} / {worst:.1f} {cell['unit']}"
     unit = cell["unit"]
+    if unit == "MB":
+        return f"{cell['value']:.2f} MB, {cell['value'] * 1e6 / cell['n']:.0f} B/key"
     return f"{cell['value']:.2f}{unit if unit == '×' else ' ' + unit}"
 
 
@@ -84,7 +113,8 @@ def _ratios(results: Results, workloads: Sequence[str]) -> str:
     rows = [["workload", *peers]]
     for workload in workloads:
         cells = results["medians"][workload]
-        rows.append([workload, *(_ratio(cells[OURS], cells[peer]) for peer in peers)])
+        ours = cells.get(OURS, NOT_RUN)
+        rows.append([workload, *(_ratio(ours, cells.get(peer, NOT_RUN)) for peer in peers)])
     return table(rows)
 
 
@@ -101,8 +131,8 @@ def _processor(results: Results, workloads: Sequence[str]) -> list[list[str]]:
     for workload in workloads:
         cells = results["medians"][workload]
         if any("cpu_us" in cell.get("detail", ()) for cell in cells.values()):
-            told = (cells[peer].get("detail", {}).get("cpu_us") for peer in peers)
-            rows.append([workload, *(DASH if us is None else f"{us:.2f}" for us in told)])
+            spent = (cells.get(peer, {}).get("detail", {}).get("cpu_us") for peer in peers)
+            rows.append([workload, *(DASH if us is None else f"{us:.2f}" for us in spent)])
     return rows
 
 
@@ -112,8 +142,8 @@ def _growth(results: Results) -> str:
     rows = [["operation", "keys", *peers]]
     for operation in ("first get", "get", "put", "load"):
         for keys, cells in sizes.items():
-            told = (cells.get(peer, {}).get("detail", {}).get(operation) for peer in peers)
-            figures = (DASH if rate is None else f"{rate:,.0f}" for rate in told)
+            rates = (cells.get(peer, {}).get("detail", {}).get(operation) for peer in peers)
+            figures = (DASH if rate is None else f"{rate:,.0f}" for rate in rates)
             rows.append([operation, f"{int(keys):,}", *figures])
     return table(rows)
 
@@ -125,7 +155,7 @@ def _durability(results: Results) -> str:
 
 
 def _notes(results: Results) -> str:
-    notes = [f"- {name}: {told['about']}" for name, told in results["workloads"].items()]
+    notes = [f"- {name}: {each['about']}" for name, each in results["workloads"].items()]
     notes += [
         f"- {DASH}: not offered by the peer, or no different from the peer it is a variant of",
         "- †: the peer has no TTL; these are its plain operations",

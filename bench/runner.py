@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from bench import growth, machine
@@ -38,10 +37,7 @@ class Plan:
 def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
     """The results after every round, first of the workloads, then of the growth: a run takes long, and may be cut short."""
     present = [name for name in plan.peers if PEERS[name].is_installed()]
-    made: Results = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": machine.commit(),
-    }
+    made = machine.made()
     cells: list[Cell] = []
     for number in range(plan.rounds):
         # A machine that warms up or tires during a round must not always hit the same peer.
@@ -53,28 +49,27 @@ def run(plan: Plan, progress: Callable[[Cell], None]) -> Iterator[Results]:
                     cells.append(cell)
                     progress(cell)
                 _settle_disk(plan)
-        results = made | _results(plan, cells, number + 1)
+        results = _results(plan, cells, made | {"keys": plan.keys, "rounds": number + 1})
         yield results
     grown: dict[int, dict[str, list[Cell]]] = {keys: {} for keys in plan.growth}
-    results["growth_made"] = machine.made()
+    made = machine.made()
     for number in range(plan.rounds if grown else 0):
         for keys, cells_of in grown.items():
             for cell in _grow(plan, _growing(present, keys), keys, number):
                 progress(cell)
                 cells_of.setdefault(cell["peer"], []).append(cell)
         results["growth"] = {
-            str(keys): {peer: _median(found) for peer, found in cells_of.items()}
+            str(keys): {peer: _median(found) | {"made": made} for peer, found in cells_of.items()}
             for keys, cells_of in grown.items()
         }
         yield results
 
 
-def _results(plan: Plan, cells: Sequence[Cell], rounds: int) -> Results:
+def _results(plan: Plan, cells: Sequence[Cell], made: machine.Made) -> Results:
     """The rounds, their medians, and what is needed to make sense of them later."""
     return {
-        "machine": machine.describe(),
+        "made": dict.fromkeys(plan.workloads, made),
         "packages": machine.versions(PEERS[name] for name in plan.peers),
-        "settings": {"keys": plan.keys, "rounds": rounds, "is_tiny": plan.is_tiny},
         "peers": {name: _describe_peer(name) for name in plan.peers},
         "workloads": {name: _describe_workload(name) for name in plan.workloads},
         "medians": medians(cells, plan),
@@ -99,7 +94,9 @@ def _grow(plan: Plan, peers: Sequence[str], keys: int, number: int) -> Iterator[
 
 def _groups(plan: Plan) -> list[list[str]]:
     """The workloads that share a process."""
-    return [list(plan.workloads)] if plan.is_tiny else [[name] for name in plan.workloads]
+    if plan.is_tiny and plan.workloads:
+        return [list(plan.workloads)]
+    return [[name] for name in plan.workloads]
 
 
 def _run_cells(plan: Plan, peer: str, workloads: Sequence[str], keys: int) -> list[Cell]:

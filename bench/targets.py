@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.peers import OURS
@@ -90,13 +91,21 @@ def _check_growth(results: Results, target: Keeps) -> Verdict:
     wanted = f"{target.operation} at {target.many:,} keys ≥ {target.share:g} × at {target.few:,}"
     grown = results.get("growth", {})
     cells = [grown.get(str(keys), {}).get(OURS) for keys in (target.few, target.many)]
-    if None in cells:
+    if not all(cells):
         return None, f"----  {wanted:<42} not measured (--huge)"
     if any(cell["state"] != "measured" for cell in cells):
         return verdict(False, wanted, f"{OURS}: {[cell['state'] for cell in cells]}")
-    few, many = (cell["detail"][target.operation] for cell in cells)
-    figure = f"{many / few:.2f}×: {many:,.0f} against {few:,.0f} ops/s"
-    return verdict(many / few >= target.share, wanted, figure)
+    ratio, figure = _kept_share(target.operation, cells)
+    if target.operation == "get":
+        figure += f"; the first reads {_kept_share('first get', cells)[1]}"
+    if cells[0]["made"] != cells[1]["made"]:
+        figure += "; of two runs"
+    return verdict(ratio >= target.share, wanted, figure)
+
+
+def _kept_share(operation: str, cells: Sequence[Cell]) -> tuple[float, str]:
+    few, many = (cell["detail"][operation] for cell in cells)
+    return many / few, f"{many / few:.2f}×: {many:,.0f} against {few:,.0f} ops/s"
 
 
 def _check(results: Results, target: AtLeast | AtMost) -> Verdict:
