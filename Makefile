@@ -52,10 +52,11 @@ soak-sanitized: $(SANITIZED)/.installed
 		tests/core tests/engines/local tests/contract tests/resp tests/server tests/test_keyspace.py \
 		tests/formats/test_codec.py tests/formats/test_scratch.py tests/crash/test_every_byte.py $(ARGS)
 
-bench: install ## Measure; ARGS="…" go to python -m bench
+bench: install ## Measure; ARGS="…" go to python -m bench, and --keep of them makes the page
 	$(BIN)/python -m bench $(ARGS)
 
 bench-guard: install ## Count instructions per operation and hold them against bench/guard.json
+	@.ci/system valgrind
 	$(BIN)/python -m bench.guard $(ARGS)
 
 bench-page: install ## Write docs/benchmarks.md and its plots from the kept results

@@ -1,7 +1,8 @@
 """Fixed work for counting its instructions: `python -m bench.counted WORKLOAD OPERATIONS`.
 
 One process, one thread, no sync: whatever is counted is the operation. `bench.guard` runs this twice
-with different numbers of operations, and the difference is theirs alone.
+with different numbers of operations, and the difference is theirs alone. What can be done only once to a
+row (`checkpoint`, `purge`, `purge_base`, `server_del`) is counted together with the writing of that row.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from tests.wire.resp import request
 LOADED_KEYS = 2_000
 PIPELINED = 16
 READ_BYTES = 7_000
+MGET_KEYS = 10
 BASE_BYTES_MAX = 256 * 1024 * 1024
 """As much as valgrind lets a process map at once."""
+
+DYING_SECONDS = 1.0
 
 Work = Callable[[ephemera.Store, list[bytes], int], None]
 
@@ -62,6 +66,34 @@ def incr(store: ephemera.Store, keys: list[bytes], count: int) -> None:
         store.incr(b"counter", ttl=3600)
 
 
+def checkpoint(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    _write_new(store, count)
+    store.checkpoint()
+
+
+def purge(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    _write_new(store, count)
+    _purge(store, count)
+
+
+def purge_base(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    checkpoint(store, keys, count)
+    _purge(store, count)
+
+
+def _write_new(store: ephemera.Store, count: int) -> None:
+    """Keys that die before all others."""
+    for at in range(count):
+        store.put(b"new:%014d" % at, VALUE, ttl=DYING_SECONDS)
+
+
+def _purge(store: ephemera.Store, count: int) -> None:
+    assert isinstance(store.clock, ephemera.ManualClock)
+    store.clock.advance(DYING_SECONDS)
+    purged = store.purge_expired()
+    assert purged == count, purged
+
+
 def server_set(store: ephemera.Store, keys: list[bytes], count: int) -> None:
     _serve(store, [request("SET", key, VALUE) for key in keys], count)
 
@@ -84,6 +116,20 @@ def server_cut(store: ephemera.Store, keys: list[bytes], count: int) -> None:
             session.feed(read)
 
 
+def server_setex(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    _serve(store, [request("SETEX", key, 3600, VALUE) for key in keys], count)
+
+
+def server_mget(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    """Ten keys each."""
+    wanted = (keys[at : at + MGET_KEYS] for at in range(len(keys) - MGET_KEYS + 1))
+    _serve(store, [request("MGET", *some) for some in wanted], count)
+
+
+def server_del(store: ephemera.Store, keys: list[bytes], count: int) -> None:
+    _serve(store, [request("SET", key, VALUE) + request("DEL", key) for key in keys], count)
+
+
 def _serve(store: ephemera.Store, requests: list[bytes], count: int) -> None:
     """Have a server answer that many of these requests, in pipelines, without a socket."""
     session = Session(Server(store))
@@ -103,12 +149,22 @@ WORK: dict[str, Work] = {
         get_missing,
         scan,
         incr,
+        checkpoint,
+        purge,
+        purge_base,
         server_set,
+        server_setex,
         server_get,
+        server_mget,
         server_incr,
         server_cut,
+        server_del,
     )
 }
+
+
+DYING = ("purge", "purge_base")
+"""Where time must pass."""
 
 
 def main(workload: str, count: str) -> None:
@@ -120,6 +176,7 @@ def main(workload: str, count: str) -> None:
             maintenance="manual",
             durability="none",
             size_limit=BASE_BYTES_MAX,
+            clock=ephemera.ManualClock() if workload in DYING else None,
         ) as store,
     ):
         for key in keys:

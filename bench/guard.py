@@ -24,6 +24,7 @@ from pathlib import Path
 
 from bench.counted import WORK
 from bench.machine import ROOT
+from ephemera import _keyspace
 
 KEPT = Path(__file__).parent / "guard.json"
 OPERATIONS_FEW, OPERATIONS_MANY = 2_000, 12_000
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Count, and compare or keep; 1 when a workload takes more than it may, 2 when nothing is kept."""
     options = _parse(arguments)
     if shutil.which("valgrind") is None:
-        raise SystemExit("valgrind counts the instructions: install it (Debian: valgrind)")
+        raise SystemExit("valgrind counts the instructions, and is missing: .ci/system valgrind")
     names = options.workloads.split(",") if options.workloads else list(WORK)
     unknown = set(names) - set(WORK)
     if unknown:
@@ -65,6 +66,17 @@ def build() -> dict[str, str]:
         "machine": platform.machine(),
         "python": f"{platform.python_version()} ({platform.python_compiler()})",
         "lmdb": metadata.version("lmdb"),
+        **compilers(Path(_keyspace.__file__).read_bytes()),
+    }
+
+
+def compilers(module: bytes) -> dict[str, str]:
+    """What a compiled module says of those who made it."""
+    compiler = re.search(rb"GCC: \([^)]*\) [\d.]+|clang version [\d.]+", module)
+    cython = re.search(rb"_cython_(\d+_\d+_\d+)", module)
+    return {
+        "compiler": compiler[0].decode() if compiler else "unknown",
+        "cython": cython[1].decode().replace("_", ".") if cython else "unknown",
     }
 
 

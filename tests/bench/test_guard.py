@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import guard
+from bench import counted, guard
 from bench.counted import WORK
 
 needs_valgrind = pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind counts")
@@ -33,6 +33,19 @@ def test_the_kept_counts_are_of_every_workload() -> None:
     kept = json.loads(guard.KEPT.read_text())
     assert list(kept["instructions"]) == list(WORK)
     assert all(counted > 0 for counted in kept["instructions"].values())
+
+
+def test_a_build_names_the_compilers_of_its_modules() -> None:
+    module = b"\0_cython_3_3_1.generator\0GCC: (Debian 12.2.0-14+deb12u1) 12.2.0\0"
+    made = {"compiler": "GCC: (Debian 12.2.0-14+deb12u1) 12.2.0", "cython": "3.3.1"}
+    assert guard.compilers(module) == made
+    assert set(guard.compilers(b"").values()) == {"unknown"}
+    assert set(made) <= set(guard.build())
+
+
+@pytest.mark.parametrize("workload", WORK)
+def test_the_work_that_is_counted_is_done(workload: str) -> None:
+    counted.main(workload, "100")
 
 
 def test_an_unknown_workload_is_refused() -> None:
