@@ -176,6 +176,8 @@ def main(workload: str, count: str) -> None:
             maintenance="manual",
             durability="none",
             size_limit=BASE_BYTES_MAX,
+            # As a server opens it; shared, it would look twenty times a second for what others wrote.
+            exclusive=workload.startswith("server_"),
             clock=ephemera.ManualClock() if workload in DYING else None,
         ) as store,
     ):

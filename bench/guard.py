@@ -45,9 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(WORK)}")
     if options.keep:
-        counts = count(names, options.many)
+        counts = _kept_of_this_build(options.file) | count(names, options.many)
+        ordered = {name: counts[name] for name in WORK if name in counts}
         options.file.write_text(
-            json.dumps({"build": build(), "instructions": counts}, indent=1) + "\n"
+            json.dumps({"build": build(), "instructions": ordered}, indent=1) + "\n"
         )
         print(f"kept in {options.file}")
         return 0
@@ -58,6 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdicts = compare(kept["instructions"], count(names, options.many), options.tolerance)
     print(*(line for _, line in verdicts), sep="\n")
     return int(not all(is_met for is_met, _ in verdicts))
+
+
+def _kept_of_this_build(file: Path) -> dict[str, float]:
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    counts: dict[str, float] = kept["instructions"] if kept.get("build") == build() else {}
+    return counts
 
 
 def build() -> dict[str, str]:
