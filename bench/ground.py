@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +112,6 @@ def make_keys(count: int) -> list[bytes]:
     return [b"key:%014d" % number for number in range(count)]
 
 
-def make_pairs(keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def make_pairs(keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """The keys, each with a value of its own: a peer that keeps objects must not keep one for all."""
     return ((key, bytes(memoryview(VALUE))) for key in keys)

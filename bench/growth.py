@@ -9,17 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from bench.ground import SEED, VALUE, Ground, Measure
+from bench.ground import SEED, VALUE, Ground, Measure, make_pairs
 from bench.peers import OURS, TTL_S
 from bench.workloads import Workload, rate
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 HUGE = 10_000_000
-PEERS = (OURS, "snkv", "rocksdict", "lmdb", "sqlite3")
+PEERS = (OURS, "snkv", "rocksdict", "lmdb", "sqlite3", "plain-dict")
 FIRST = 5
 """One part in so many of the reads is done before, and told apart: pages are not yet mapped then."""
-HUGE_PEERS = (OURS, "lmdb")
-"""Ours, and the tree below it, which tells what is the machine's: a minute for each."""
+HUGE_PEERS = (OURS, "lmdb", "plain-dict")
+"""Ours, and two that tell what is the machine's: the tree below it, and what is in memory alone."""
 
 
 def grown(ground: Ground) -> Measure:
@@ -47,7 +47,7 @@ def grown(ground: Ground) -> Measure:
 
 
 def _pairs(count: int) -> Iterator[tuple[bytes, bytes]]:
-    return ((b"key:%014d" % number, VALUE) for number in range(count))
+    return make_pairs(b"key:%014d" % number for number in range(count))
 
 
 GROWN = Workload("grown", "ops/s", "random reads in a store of so many keys", grown)

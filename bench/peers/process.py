@@ -102,7 +102,7 @@ class PlainDict(PeerWithoutTtl):
     killed = "everything"
     unpowered = "everything"
     is_persistent = False
-    workloads = frozenset({"put", "get"})
+    workloads = frozenset({"put", "get", "grown"})
 
     def open(self, mode: Mode = "default") -> None:
         self._values: dict[bytes, bytes] = {}
