@@ -368,6 +368,24 @@ def test_a_client_that_sends_no_more_still_gets_its_reply(
     serve(scenario, settings=Settings(durability=durability), store=store)
 
 
+def test_with_commit_a_client_that_is_gone_takes_no_reply_from_others(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "s.eph"), durability="commit")
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        await connect()
+        (gone,) = listener.connections
+        reader, _writer = await connect()
+        (other,) = listener.connections - {gone}
+        gone.abort()
+        while gone in listener.connections:
+            await asyncio.sleep(0)
+        listener.hold(gone, b"+OK\r\n")
+        listener.hold(other, b"+OK\r\n")
+        assert await reader.readexactly(5) == b"+OK\r\n"
+
+    serve(scenario, settings=Settings(durability="commit"), store=store)
+
+
 def test_with_commit_nothing_is_acknowledged_when_the_sync_fails(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "s.eph"), durability="commit")
 

@@ -86,6 +86,7 @@ class Connection(Receiving, asyncio.Protocol):
         self._fd: int | None = None  # of the socket, where `Sockets` reads it
         self._is_queued = False
         self._is_choked = False
+        self._is_lost = False
         self._soft_since_ms: int | None = None
         self.holds_replies = listener.syncs_turns
         self.send: Callable[[bytes], None] = self._hold if self.holds_replies else self.release
@@ -228,6 +229,8 @@ class Connection(Receiving, asyncio.Protocol):
 
     def release(self, out: bytes) -> None:
         """Write what is safe to say."""
+        if self._is_lost:
+            return
         self.settle()
         self._pass_on(out)
         if self._is_choked:
@@ -247,6 +250,7 @@ class Connection(Receiving, asyncio.Protocol):
             self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
         self._listener.sockets.leave(self)
         self.session.close()
         self._listener.lose(self)
@@ -474,7 +478,8 @@ class Listener:
 
 def _release(held: Held) -> None:
     for connection, out in held:
-        connection.release(out)
+        with connection._guarded():
+            connection.release(out)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:  # Any: as asyncio has it

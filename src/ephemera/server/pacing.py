@@ -104,8 +104,8 @@ class Pacing:
         self._timer = None
         if not self._held:
             return
+        self._look_later()
         is_over = not self._is_behind() or self._waits_in_vain()
         for session, held in tuple(self._held.items()):
             if is_over or self._is_late(held):
                 session.wake()
-        self._look_later()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -36,6 +37,7 @@ from tests.engines.local.stores import (
     PATIENCE_S,
     THOUSAND,
     contents,
+    crash_copy,
     engine_of,
     in_a_thread,
     is_free,
@@ -744,6 +746,68 @@ def test_an_interrupt_between_segments_brings_no_older_value_back(
     with pytest.raises(KeyboardInterrupt):
         store.checkpoint()
     assert store.get("k") == b"new"
+
+
+def test_an_interrupt_before_a_new_segment_is_told_of_loses_nothing_at_recovery(
+    open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path / "before")
+    store.put("a", "1")
+    engine_of(store)._segments.freeze()
+    page = engine_of(store)._segments.control
+
+    class Interrupted:
+        """The control page, until the new segment is to be published."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(page, name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            setattr(page, name, value)
+
+        def publish(self) -> None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segments, "control", Interrupted(), raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            store.put("b", "2")
+    store.put("c", "3")
+    again = open_store(crash_copy(tmp_path / "before", tmp_path / "after"))
+    assert contents(again) == {b"a": b"1", b"c": b"3"}
+
+
+def test_a_thread_that_never_waits_for_checkpoints_is_that_one_alone(store: Store) -> None:
+    segments = engine_of(store)._segments
+    segments.asking.goes_on = True
+    assert segments.goes_on()
+    waits: list[bool] = []
+    assert in_a_thread(lambda: waits.append(not segments.goes_on())) == []
+    assert waits == [True]
+
+
+def test_a_list_of_a_scan_lets_signals_and_other_threads_in(store: Store) -> None:
+    store.put_many({b"%06d" % number: b"v" for number in range(300_000)})
+    store.checkpoint()
+
+    class Interrupt(Exception):
+        """Comes with the signal."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    rows = store.scan()
+    taken = [next(rows)]
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        # Of this process's own time, which the system counts in steps of a few milliseconds: the scan takes fifty.
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+        with pytest.raises(Interrupt):
+            taken.extend(rows)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert len(taken) < 300_000
 
 
 def test_a_turn_ends_in_the_thread_that_took_it(open_store: Callable[..., Store]) -> None:

@@ -13,8 +13,9 @@ import pytest
 import ephemera
 from ephemera import Expired, ManualClock, Store, StoreFull
 from ephemera.core._block import block
-from ephemera.core.row import NEVER_MS
+from ephemera.core.row import NEVER_MS, Row
 from ephemera.engines.local import engine, expiry
+from ephemera.engines.local.checkpoint import apply_segments
 from tests.engines.local.stores import crash_copy, engine_of, in_a_thread, wait_until
 
 TOLD_AT = 256
@@ -590,6 +591,81 @@ def test_a_slice_of_large_values_is_short(
     upcoming = engine_of(store)._expiry._upcoming
     upcoming.follow()
     assert [len(dead) for dead in upcoming.pop_dead(clock.now_ms())] == [4, 1]
+
+
+def move_to_base(store: Store, now_ms: int) -> None:
+    """End a checkpoint that began at this instant."""
+    engine = engine_of(store)
+    engine._segments.freeze()
+    waiting = engine._segments.waiting()
+    apply_segments(engine._base, waiting, now_ms)
+    engine._segments.retire(waiting[-1].number)
+
+
+def test_a_key_that_was_renewed_is_not_told_dead_when_its_segments_are_retired_between_slices(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "LOOKS_AT_ONCE", 7)
+    store.put_many({b"dead %02d" % number: b"v" for number in range(10)}, ttl=1)
+    store.put("renewed", "old", ttl=2)
+    store.put("renewed", "new")
+    engine, began_ms = engine_of(store), clock.now_ms()
+    clock.advance(3)
+    pop_dead, slices = engine._segments.pop_dead, list[int]()
+
+    def pop_some(*given: Any) -> Any:  # Any: as it is, with a checkpoint behind it
+        found = pop_dead(*given)
+        if not slices:
+            assert in_a_thread(lambda: move_to_base(store, began_ms)) == []
+        slices.append(found[1])
+        return found
+
+    monkeypatch.setattr(engine._segments, "pop_dead", pop_some)
+    engine._expiry.pick(clock.now_ms())
+    assert len(slices) > 1
+    assert [dead.key for dead in engine._expiry._picked] == [b"dead %02d" % n for n in range(10)]
+    assert store.get("renewed") == b"new"
+
+
+def test_a_key_that_a_checkpoint_moves_while_deaths_are_picked_is_told_once(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("k", "v", ttl=10)
+    telling, began_ms = engine_of(store)._expiry, clock.now_ms()
+    clock.advance(11)
+    died_below = telling._died_below
+
+    def died_after_a_checkpoint(*given: Any) -> Any:  # Any: as it is
+        assert in_a_thread(lambda: move_to_base(store, began_ms)) == []
+        return died_below(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(telling, "_died_below", died_after_a_checkpoint)
+        telling.announce(clock.now_ms())
+    telling.announce(clock.now_ms())
+    assert keys_of(events) == [b"k"]
+    assert store.stats()["expired"] == 1
+
+
+def test_a_listener_that_goes_keeps_no_retired_segment(store: Store, clock: ManualClock) -> None:
+    telling = engine_of(store)._expiry
+    store.put("k", "v", ttl=10)
+    telling.announce(clock.now_ms())
+    store.checkpoint()
+    telling.stop_announcing()
+    assert telling._upcoming.followed == []
+
+
+def test_a_key_replaced_by_a_row_whose_write_time_is_ahead_did_not_die(
+    store: Store, clock: ManualClock, events: list[Expired]
+) -> None:
+    engine = engine_of(store)
+    store.put("k", "v", ttl=10)
+    copied = Row(b"copied", clock.now_ms() + 3_600_000)
+    engine.write([(engine.family("default", create=False), b"k", copied)])
+    clock.advance(20)
+    engine._expiry.announce(clock.now_ms())
+    assert (events, store.get("k")) == ([], b"copied")
 
 
 class BlockedCommits:

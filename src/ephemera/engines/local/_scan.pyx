@@ -29,7 +29,7 @@ from ephemera.core.errors import StoreClosed
 
 cdef enum:
     FAMILY_BYTES = 4     # before the key in a base key
-    HIDDEN_AT_ONCE = 1000    # dead or deleted rows that are passed before other threads may go on
+    ROWS_AT_ONCE = 1000      # that are passed, handed out or hidden, before other threads may go on
 
 
 cdef class Closable:
@@ -57,6 +57,7 @@ cdef class Scan:
     cdef Piece below_key, below_value    # the last row of the base tier that was read
     cdef bint has_below                  # whether it waits for its turn
     cdef bint is_below_begun, is_below_over
+    cdef Py_ssize_t passed
     cdef object __weakref__
 
     def __init__(
@@ -132,9 +133,14 @@ cdef class Scan:
 
     cdef object _next(self):
         cdef Cursor best
-        cdef Py_ssize_t hidden = 0
         cdef int order
         while True:
+            self.passed += 1
+            if self.passed % ROWS_AT_ONCE == 0:
+                # A list that is made of a scan runs no Python in between.
+                with nogil:
+                    pass
+                PyErr_CheckSignals()
             self._must_be_ours()
             if self.base.is_closed:
                 self.state.must_be_open()
@@ -151,11 +157,6 @@ cdef class Scan:
             found = self._take_below() if order > 0 else self._take_above(best, order == 0)
             if found is not None:
                 return found
-            hidden += 1
-            if hidden % HIDDEN_AT_ONCE == 0:
-                with nogil:
-                    pass
-                PyErr_CheckSignals()
 
     cdef int _begin(self) except -1:
         cdef bytes bound = self.end if self.is_reverse else self.start
@@ -199,6 +200,12 @@ cdef class Scan:
         self.is_below_over = not self.has_below
         if self.has_below:
             self.below_key, self.below_value = piece_of(self.answer[0]), piece_of(self.answer[1])
+            self._must_have_family(self.below_key)
+        return 0
+
+    cdef inline int _must_have_family(self, Piece key) except -1:
+        if key.size < FAMILY_BYTES:
+            raise self.base.disorder(key.start[:key.size])
         return 0
 
     cdef int _accept(self, Piece key, Piece value) except -1:
@@ -206,6 +213,7 @@ cdef class Scan:
         cdef Piece far = piece_of(self.start if self.is_reverse else self.end)
         cdef Piece last = piece_of(self.end if self.is_reverse else self.start)
         cdef int order
+        self._must_have_family(key)
         if compare(key, far) < 0 if self.is_reverse else compare(key, far) >= 0:
             self.is_below_over = True
             return 0

@@ -336,11 +336,13 @@ cdef class SegmentStack(CompiledAccess):
         return None if is_dead_ms(head.deadline_ms, now_ms) else holder
 
     def pop_dead(
-        self, list all_deadlines not None, tuple told not None, int64_t until_ms, Py_ssize_t keys_max,
-        Py_ssize_t looks_max, names, bint is_counting
+        self, list all_deadlines not None, list followed not None, tuple told not None, int64_t until_ms,
+        Py_ssize_t keys_max, Py_ssize_t looks_max, names, bint is_counting
     ):
         """Take from these deadlines of segments, oldest first, the keys that died up to `until_ms`.
 
+        Whether something replaced them is looked for in the segments that were `followed`, retired or not, and in
+        newer ones.
         Returns up to `keys_max` of (deadline, family id, key, value, whether nothing replaced it), or
         none when only counting; how many nothing has replaced; and how far that went:
         deadline, segment, position. Left out is what was replaced while it lived, what had been
@@ -358,7 +360,7 @@ cdef class SegmentStack(CompiledAccess):
         cdef int64_t last_ms = told[0]
         cdef uint64_t last_number = told[1], last_position = told[2]
         cdef int64_t known_family = -1
-        self._look()
+        cdef list segments = self._with_newer(followed)
         while gone < keys_max and looks_max > 0:
             deadlines = _earliest(all_deadlines, until_ms)
             if deadlines is None:
@@ -375,7 +377,7 @@ cdef class SegmentStack(CompiledAccess):
             r = <Record *> (segment.start + due.position)
             segment.open_record(r, due.position, &head)
             fate = self._fate(
-                r.family, key_of(r), r.key_size, segment.number, due.position, head.deadline_ms
+                segments, r.family, key_of(r), r.key_size, segment.number, due.position, head.deadline_ms
             )
             deadlines.drop()
             last_ms, last_number, last_position = head.deadline_ms, segment.number, due.position
@@ -396,18 +398,26 @@ cdef class SegmentStack(CompiledAccess):
             r = <Record *> (deadlines.segment.start + due.position)
             self._foresee_in(self.segments, r.family, key_of(r), r.key_size)
 
-    def outlived_below(self, uint32_t family, bytes key not None, int64_t deadline_ms):
-        """None when a row of the base tier was replaced while it lived, else whether nothing has
-        replaced it at all."""
-        cdef int fate
+    cdef list _with_newer(self, list followed):
+        """These segments, newest first, behind those that came since."""
+        cdef Segment segment
+        cdef uint64_t newest = (<Segment?> followed[0]).number if followed else 0
         self._look()
+        return [segment for segment in self.segments if (<Segment> segment).number > newest] + followed
+
+    def outlived_below(
+        self, list followed not None, uint32_t family, bytes key not None, int64_t deadline_ms
+    ):
+        """None when a row of the base tier was replaced while it lived, else whether nothing has
+        replaced it at all: in the segments that were `followed` when it was read, and in newer ones."""
+        cdef int fate
         fate = self._fate(
-            family, PyBytes_AS_STRING(key), <uint16_t> PyBytes_GET_SIZE(key), 0, 0, deadline_ms
+            self._with_newer(followed), family, PyBytes_AS_STRING(key), <uint16_t> PyBytes_GET_SIZE(key), 0, 0, deadline_ms
         )
         return None if fate == REPLACED_ALIVE else fate == NEWEST
 
     cdef int _fate(
-        self, uint32_t family, const char *key, uint16_t size, uint64_t number, uint64_t position,
+        self, list segments, uint32_t family, const char *key, uint16_t size, uint64_t number, uint64_t position,
         int64_t deadline_ms
     ) except -1:
         """What became of a version: the one that came next, if any, tells by when it was written."""
@@ -418,7 +428,7 @@ cdef class SegmentStack(CompiledAccess):
         cdef Found found
         cdef RowHead head
         cdef int steps
-        for segment in self.segments:
+        for segment in segments:
             if segment.number < number:
                 break
             if not segment.find(family, key, size, hash, segment.published(), &found):
@@ -437,6 +447,8 @@ cdef class SegmentStack(CompiledAccess):
             next_one = r
         if next_one == NULL:
             return NEWEST
+        if next_one.mark & AHEAD:
+            return REPLACED_ALIVE    # its clock says nothing of ours
         if read_row_head(row_of(next_one), next_one.row_size, &head) and is_dead_ms(
             deadline_ms, head.written_ms
         ):

@@ -605,7 +605,7 @@ class LocalEngine:
     def go_on_here(self) -> bool:
         if self._is_manual or self.is_read_only:
             return False
-        self._segments.asking_thread = threading.get_ident()
+        self._segments.asking.goes_on = True
         return True
 
     # -- fork: the child attaches by itself, at its first use of the store

@@ -84,6 +84,16 @@ class Upcoming:
             heaps[segment.number] = heap
         self._heaps = heaps
 
+    @property
+    def followed(self) -> list[Segment]:
+        """The segments as of the last `follow`, newest first."""
+        return [heap.segment for heap in reversed(self._heaps.values())]
+
+    def forget_retired(self) -> None:
+        """Let go of what nobody may come to follow any more: else it stays in memory, and on the disk."""
+        numbers = {segment.number for segment in self._segments.segments}
+        self._heaps = {n: heap for n, heap in self._heaps.items() if n in numbers}
+
     def forget(self) -> None:
         """Let go of every segment."""
         self._heaps = {}
@@ -142,6 +152,7 @@ class Upcoming:
         while keys_max > 0 and any(is_dead(heap.next_ms, until_ms) for heap in heaps):
             found = self._segments.pop_dead(
                 heaps,
+                self.followed,
                 self._told_by_others,
                 until_ms,
                 keys_max,
@@ -222,13 +233,12 @@ class Expiry:
 
     def pick(self, now_ms: int) -> int:
         """Note who died since the last call, to be told; returns when the next key will."""
-        with self.picking:
-            self._upcoming.follow()
+        with self.picking, self._following() as txn:
             for dead in self._upcoming.pop_dead(now_ms):
                 # They are nowhere else now: should the base tier refuse, the next call has them.
                 self._popped += dead
             after_ms = -1 if self._announced_ms is None else self._announced_ms
-            below, state = self._died_below(after_ms, now_ms)
+            below, state = self._died_below(txn, after_ms, now_ms), txn.id()
             # Both are in order. To sort them would keep other threads waiting.
             dead = list(heapq.merge(self._popped, below, key=_deadline_ms))
             if self._announced_ms is None:
@@ -238,13 +248,24 @@ class Expiry:
             self._popped, self._announced_ms = [], announced_ms
             return min(self._upcoming.next_ms, self._base.file.next_deadline_ms(announced_ms))
 
-    def _died_below(self, after_ms: int, until_ms: int) -> tuple[list[Dead], int]:
-        """What died in the base tier in (after, until], and the state in which that was seen."""
-        base = self._base.file
-        with base.reading() as txn:
-            entries = base.entries(txn, after_ms, until_ms)
-            found = [self._find_below(txn, *entry) for entry in entries]
-            return [one for one in found if one is not None], txn.id()
+    @block
+    def _following(self) -> Iterator[ReadTransaction]:
+        """Follow the segments, and read the base tier as it was below them: of one moment, so that what a checkpoint
+        moves meanwhile is neither found twice nor without what replaced it."""
+        is_one_moment = False
+        while not is_one_moment:
+            epoch = self._segments.control.epoch
+            self._upcoming.follow()
+            with self._base.file.reading() as txn:
+                is_one_moment = self._segments.is_at(epoch)
+                if is_one_moment:
+                    yield txn
+
+    def _died_below(self, txn: ReadTransaction, after_ms: int, until_ms: int) -> list[Dead]:
+        """What died in the base tier in (after, until]."""
+        entries = self._base.file.entries(txn, after_ms, until_ms)
+        found = [self._find_below(txn, *entry) for entry in entries]
+        return [one for one in found if one is not None]
 
     def tell_picked(self, now_ms: int) -> None:
         with self.picking:
@@ -255,6 +276,7 @@ class Expiry:
         with self.picking:
             self._announced_ms = None
             self._popped, self._picked = [], []
+            self._upcoming.forget_retired()
 
     def sweep(self, now_ms: int) -> bool:
         """One batch of removal from the base tier; whether more is dead there."""
@@ -300,25 +322,23 @@ class Expiry:
         self._left_out = []
 
     def _collect(self, segments: list[Segment], now_ms: int) -> list[Dead]:
-        with self.picking:
-            self._upcoming.follow()
+        with self.picking, self._following() as txn:
             self._upcoming.pass_over_told()
             dead = list(self._left_out)
             for some in self._upcoming.pop_dead(now_ms, segments=segments):
                 dead += some
             cut = Cut.whole(segments)
             base = self._base.file
-            with base.reading() as txn:
-                for deadline_ms, base_key in base.entries(txn, -1, now_ms):
-                    if cut.row(family_of(base_key), base_key[4:]) is not BELOW:
-                        found = self._find_below(txn, deadline_ms, base_key)
-                        if found is not None:
-                            dead.append(found)
-                for deadline_ms, base_key, kept in base.untold(txn, now_ms):
-                    # Written again since it was left out: its next death will count, not this one.
-                    if kept[0] and cut.row(family_of(base_key), base_key[4:]) is not BELOW:
-                        family_id = family_of(base_key)
-                        dead.append(Dead(deadline_ms, family_id, base_key[4:], kept[1:], False))
+            for deadline_ms, base_key in base.entries(txn, -1, now_ms):
+                if cut.row(family_of(base_key), base_key[4:]) is not BELOW:
+                    found = self._find_below(txn, deadline_ms, base_key)
+                    if found is not None:
+                        dead.append(found)
+            for deadline_ms, base_key, kept in base.untold(txn, now_ms):
+                # Written again since it was left out: its next death will count, not this one.
+                if kept[0] and cut.row(family_of(base_key), base_key[4:]) is not BELOW:
+                    family_id = family_of(base_key)
+                    dead.append(Dead(deadline_ms, family_id, base_key[4:], kept[1:], False))
             return dead
 
     def purge(self, now_ms: int, *, limit: int | None, batch: int) -> int:
@@ -383,7 +403,7 @@ class Expiry:
     def _purge_merged(self, now_ms: int, want: int) -> list[Dead]:
         pick = _Pick(self, self._upcoming, now_ms)
         base = self._base.file
-        with base.reading() as txn:
+        with self._following() as txn:
             pick.run(txn, base.entries(txn, -1, now_ms), base.untold(txn, now_ms), want)
         if pick.entries or pick.untold:
             with self._base.write() as write:
@@ -405,7 +425,9 @@ class Expiry:
             or self._families.name_of(family_id) is None
         ):
             return None
-        is_gone = self._segments.outlived_below(family_id, key, deadline_ms)
+        is_gone = self._segments.outlived_below(
+            self._upcoming.followed, family_id, key, deadline_ms
+        )
         if is_gone is None:
             return None
         value = unpack_row(base_key, stored).value if self._callbacks else b""

@@ -89,8 +89,8 @@ class Segments(SegmentStack):
         self.is_closed = False
         self.frees_later = False
         """Whether somebody calls `free` now and then, so that nobody else waits for it."""
-        self.asking_thread = 0
-        """One that asks whether the store is behind before it begins to write, and then never waits."""
+        self.asking = threading.local()
+        """`goes_on` in a thread that asks whether the store is behind before it writes, and then never waits."""
         self.life = 0
         self.retired_bytes = 0  # of the records in segments that this process let go
         self.on_first_use: Callable[[], None] | None = None
@@ -200,6 +200,8 @@ class Segments(SegmentStack):
         self.on_frozen()
 
     def _make_room(self, size: int) -> None:
+        # Whoever was here before may have been interrupted before it could publish what it had made.
+        self.refresh()
         number = self.control.newest + 1
         previous_head = self.segments[0].position if self.segments else 0
         path = self._layout.segment(number)
@@ -299,7 +301,7 @@ class Segments(SegmentStack):
         self._spare = None
 
     def goes_on(self) -> bool:
-        return threading.get_ident() == self.asking_thread and not is_hurried()
+        return getattr(self.asking, "goes_on", False) and not is_hurried()
 
     def wait_for_checkpoint(self) -> None:
         self.on_behind()
@@ -409,7 +411,7 @@ class Segments(SegmentStack):
         # The threads that were to be told, and the one that never waits, are the parent's.
         self.on_frozen = self.on_earlier = _nothing
         self.frees_later = False
-        self.asking_thread = 0
+        self.asking = threading.local()
         self.forget()
 
     def close(self) -> None:
