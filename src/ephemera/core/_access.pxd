@@ -49,6 +49,5 @@ cdef class CompiledAccess:
         self, object family, const Piece *pairs, Py_ssize_t count, int64_t written_ms
     ) except -1
     cdef int add(self, object family, Piece key, Addition addition) except -1
-    cdef bint remove(self, object family, Piece key) except -1
     cdef Py_ssize_t remove_all(self, object family, Piece *keys, Py_ssize_t count) except -1
     cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *

@@ -45,10 +45,6 @@ cdef class CompiledAccess:
         """Add to a counter, whose deadline stays; the addition says what came of it."""
         raise TypeError("add")
 
-    cdef bint remove(self, object family, Piece key) except -1:
-        """Remove a key; whether it was alive."""
-        raise TypeError("remove")
-
     cdef Py_ssize_t remove_all(self, object family, Piece *keys, Py_ssize_t count) except -1:
         """Remove so many keys together, each named once; how many were alive, which then come first."""
         raise TypeError("remove_all")

@@ -106,7 +106,6 @@ cdef class Keys:
     cdef bint store(self, Piece key, Piece value, int64_t ttl_ms) except -1
     cdef bint store_all(self, const Piece *pairs, Py_ssize_t count) except -1
     cdef bint count(self, Piece key, int64_t step, int64_t *total) except -1
-    cdef bint remove(self, Piece key) except -1
     cdef Py_ssize_t remove_all(self, Piece *keys, Py_ssize_t count) except -1
     cdef Touched renew(self, Piece key, int64_t ttl_ms) except *
 

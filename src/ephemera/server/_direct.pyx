@@ -330,11 +330,6 @@ cdef class Keys:
         self.tally.changes += 1
         return True
 
-    cdef bint remove(self, Piece key) except -1:
-        cdef bint is_there = self.compiled.remove(self.ref, key)
-        self.tally.changes += is_there
-        return is_there
-
     cdef Py_ssize_t remove_all(self, Piece *keys, Py_ssize_t count) except -1:
         """Remove keys, each named once, all or none; how many were there, which then come first."""
         cdef Py_ssize_t found = self.compiled.remove_all(self.ref, keys, count)

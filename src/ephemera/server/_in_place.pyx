@@ -220,15 +220,6 @@ cdef bint _add(Answering to, Keys keys, Piece key, int64_t step) except -1:
 
 
 cdef bint _del(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
-    if count != 2:
-        return _del_all(to, keys, args, count)
-    if not keys.takes_write(args[1]):
-        return False
-    to.write_number(c":", keys.remove(args[1]))
-    return True
-
-
-cdef bint _del_all(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
     cdef Piece named[DISTINCT_MAX]
     cdef Py_ssize_t i
     if count < 2 or not _are_distinct(args, count, 1):

@@ -777,6 +777,32 @@ def test_an_interrupt_before_a_new_segment_is_told_of_loses_nothing_at_recovery(
     assert contents(again) == {b"a": b"1", b"c": b"3"}
 
 
+def test_an_interrupt_after_half_a_batch_leaves_the_rest_to_the_next_writer(
+    open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path / "before")
+    engine = engine_of(store)
+    store.put("a", "1")
+    family = engine.family("default", create=False)
+    broken = Row("text", 0)  # type: ignore[arg-type]  # no bytes: the batch ends in its middle
+    seen_to = Segments.writer_died
+
+    def interrupted(_: Segments) -> None:
+        monkeypatch.setattr(Segments, "writer_died", seen_to)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Segments, "writer_died", interrupted)
+    half = [(family, b"half", Row(b"2", 0)), (family, b"broken", broken)]
+    with pytest.raises(KeyboardInterrupt):
+        engine.write(half)
+    store.put("c", "3")
+    assert len(segment_files(tmp_path / "before")) == 2  # what is linked is not written over
+    assert contents(store) == {b"a": b"1", b"c": b"3"}
+    assert store.check().is_clean
+    again = open_store(crash_copy(tmp_path / "before", tmp_path / "after"))
+    assert contents(again) == {b"a": b"1", b"c": b"3"}
+
+
 def test_a_thread_that_never_waits_for_checkpoints_is_that_one_alone(store: Store) -> None:
     segments = engine_of(store)._segments
     segments.asking.goes_on = True

@@ -653,45 +653,27 @@ cdef class SegmentStack(CompiledAccess):
 
     def delete(self, FamilyRef family not None, bytes key not None, *, durable=None) -> bool:
         """Remove a key; whether it was alive."""
-        return self._delete(family, piece_of(key), durable)
-
-    cdef bint remove(self, object family, Piece key) except -1:
-        return self._delete(family, key, None)
-
-    cdef bint _delete(self, FamilyRef family, Piece key, durable) except -1:
-        cdef RowHead times
-        cdef Piece value
-        cdef Written written
-        cdef int64_t now_ms
-        self._enter()
-        try:
-            _check_family(family)
-            now_ms = self.now.ms()
-            if self._live(family.id, key, now_ms, &times, &value) is None:
-                return False
-            times = _times(now_ms, NEVER, 0, NEVER)
-            self._append(family.id, key, piece_of(b""), DELETED, &times, &written)
-        finally:
-            self.control.writer.release()
-        self._acknowledge(&written, durable)
-        return True
+        cdef Piece one = piece_of(key)
+        return self._delete(family, &one, 1, durable) == 1
 
     cdef Py_ssize_t remove_all(self, object family, Piece *keys, Py_ssize_t count) except -1:
-        cdef FamilyRef ref = family
+        return self._delete(family, keys, count, None)
+
+    cdef Py_ssize_t _delete(self, FamilyRef family, Piece *keys, Py_ssize_t count, durable) except -1:
         cdef Written written
         cdef Py_ssize_t found
         cdef int64_t now_ms
         self._enter()
         try:
-            _check_family(ref)
+            _check_family(family)
             now_ms = self.now.ms()
-            found = self._sift(ref.id, keys, count, now_ms)
+            found = self._sift(family.id, keys, count, now_ms)
             if found == 0:
                 return 0
-            self._append_ends(ref.id, keys, found, now_ms, &written)
+            self._append_ends(family.id, keys, found, now_ms, &written)
         finally:
             self.control.writer.release()
-        self._acknowledge(&written, None)
+        self._acknowledge(&written, durable)
         return found
 
     cdef Py_ssize_t _sift(
