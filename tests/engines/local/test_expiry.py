@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from ephemera.core._block import block
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.engines.local import engine, expiry
 from ephemera.engines.local.checkpoint import apply_segments
-from tests.engines.local.stores import crash_copy, engine_of, in_a_thread, wait_until
+from tests.engines.local.stores import base_file, crash_copy, engine_of, in_a_thread, wait_until
 
 TOLD_AT = 256
 """Where a segment's header says how far its deaths were told."""
@@ -53,6 +54,33 @@ def test_the_dead_of_segments_and_base_tier_are_told_in_one_order(
     assert store.purge_expired() == 5
     assert keys_of(events) == [b"first", b"second", b"third", b"fourth", b"fifth"]
     assert store.purge_expired() == 0
+
+
+@pytest.mark.parametrize("maintenance", ["manual", "background"])
+def test_a_damaged_row_keeps_no_other_death_from_being_told(
+    open_store: Callable[..., Store], path: Path, clock: ManualClock, maintenance: str
+) -> None:
+    store = open_store()
+    store.put("bad", "precious value", ttl=1)
+    store.put("good", "untouched", ttl=2)
+    store.checkpoint()
+    store.close()
+    file = base_file(path)
+    file.write_bytes(file.read_bytes().replace(b"precious", b"Precious"))
+    store = open_store(maintenance=maintenance)
+    died: queue.SimpleQueue[Expired] = queue.SimpleQueue()
+    store.on_expire(died.put)
+    store.put("young", "in a segment", ttl=3)
+    clock.advance(3)
+    if maintenance == "manual":
+        store.purge_expired()
+    assert [died.get(timeout=20).key for _ in range(2)] == [b"good", b"young"]
+    assert died.empty()
+    # Nor does it keep anything from the base tier.
+    store.put("later", "1", ttl=60)
+    store.checkpoint()
+    store.purge_expired()
+    assert store.check().is_clean
 
 
 @pytest.mark.parametrize("batch", [1, 2, 1000])

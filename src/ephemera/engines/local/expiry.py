@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ephemera.core._block import block
+from ephemera.core.errors import CorruptStore
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
@@ -416,7 +417,7 @@ class Expiry:
 
     def _find_below(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> Dead | None:
         """The key that an index entry speaks for; None when the entry is stale, the key was written
-        again while it lived, or its family is gone."""
+        again while it lived, its family is gone, or the row is damaged: that is said, and other deaths are told."""
         family_id, key = family_of(base_key), base_key[4:]
         stored = txn.get(base_key)
         if (
@@ -430,7 +431,11 @@ class Expiry:
         )
         if is_gone is None:
             return None
-        value = unpack_row(base_key, stored).value if self._callbacks else b""
+        try:
+            value = unpack_row(base_key, stored).value if self._callbacks else b""
+        except CorruptStore as error:
+            _log.error("the death of a key is not told: %s", str(error))
+            return None
         return Dead(deadline_ms, family_id, key, value, is_gone)
 
     def _find_untold(self, deadline_ms: int, base_key: bytes, kept: bytes) -> Dead | None:
