@@ -21,8 +21,11 @@ cdef class Tree:
 
     cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept
     cdef bint _has_signs(self, Signs learned)
-    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size) noexcept
-    cdef Look _find_from(self, uint64_t number, const char *key, Py_ssize_t size, Piece *value) noexcept
+    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *foreseen) noexcept
+    cdef void _foresee_leaf(self, uint64_t leads) noexcept
+    cdef Look _find_from(
+        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Piece *value
+    ) noexcept
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept
     cdef Look _data(self, const char *page, const char *at, const Node *node, Piece *value) noexcept
     cdef const char *_page(self, uint64_t number) noexcept

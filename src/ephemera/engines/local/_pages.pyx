@@ -19,7 +19,9 @@ from ephemera.engines.local._lmdb cimport (
     STATE_AT, TREE_BYTES, count_nodes, find_node, flags_of, page_below, u16, u32, u64,
 )
 from ephemera.engines.local._mapping cimport LINE_BYTES, eph_prefetch
-from ephemera.engines.local._signs cimport NO_SIGN, Signs
+from ephemera.engines.local._signs cimport (
+    NO_SIGN, PART_BITS, PARTS, Signs, middles_in, page_in, part_bytes,
+)
 
 import sys
 
@@ -30,7 +32,8 @@ cdef extern from *:
     void EPH_SEEN() noexcept nogil
 
 cdef enum:
-    STEPS_FORESEEN = 3
+    STEPS_FORESEEN = 3      # of a search, at once
+    STEPS_OF_MIDDLES = 2
 
 cdef uint64_t NOWHERE = <uint64_t> -1     # the root of an empty tree
 cdef uint32_t MAGIC = 0xBEEFC0DE
@@ -62,7 +65,7 @@ cdef class Tree:
             return
         self.pages = min(self.pages, min(file_bytes, <uint64_t> mapping.size) // self.page_bytes)
         if self._find_from(
-            names_root, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name) + 1, &found
+            names_root, 0, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name) + 1, &found
         ) == PRESENT and found.size == TREE_BYTES:
             self.root = u64(found.start + TREE_BYTES - 8)
             self.is_sure = self.root == NOWHERE or self._has_signs(learned)
@@ -87,21 +90,43 @@ cdef class Tree:
             return UNSURE
         if self.root == NOWHERE:
             return ABSENT
-        return self._find_from(self._leaf(key, size), key, size, value)
+        cdef int foreseen = 0
+        cdef uint64_t number = self._leaf(key, size, &foreseen)
+        return self._find_from(number, foreseen, key, size, value)
 
-    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size) noexcept:
-        """The number of the leaf for a key, or of a branch above it that the signs do not go beyond."""
-        cdef uint64_t sign = 0, number = self.root
+    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *foreseen) noexcept:
+        """The number of the leaf for a key, or of a branch above it that the signs do not go beyond; and how many
+        steps of a search there are on their way from memory."""
+        cdef uint64_t sign = 0, leads = self.root
         cdef const char *page
         cdef int depth
         for depth in range(DEPTH_MAX):
-            number = self.signs.follow(&sign, key, size)
-            page = self._page(number)
-            if sign == NO_SIGN or page == NULL or not flags_of(page) & BRANCH:
+            leads = self.signs.follow(&sign, key, size)
+            if middles_in(leads):
+                foreseen[0] = STEPS_OF_MIDDLES
+                self._foresee_leaf(leads)
+                break
+            page = self._page(leads)
+            if sign == NO_SIGN or page == NULL:
+                break
+            if not flags_of(page) & BRANCH:
+                self.signs.note_leaf(sign, page, self.page_bytes)
                 break
             if not self.signs.learn(sign, page, self.page_bytes):
                 break
-        return number
+        return page_in(leads)
+
+    cdef void _foresee_leaf(self, uint64_t leads) noexcept:
+        """Have on its way from memory what a search in a leaf begins with: where a page is takes longer to find out
+        than what is in it, and the answer serves all of these."""
+        cdef const char *page = <const char *> self.mapping.start + page_in(leads) * self.page_bytes
+        cdef uint64_t middles = middles_in(leads)
+        cdef int i
+        eph_prefetch(page)
+        eph_prefetch(page + LINE_BYTES)
+        for i in range(3):
+            eph_prefetch(page + (middles & (PARTS - 1)) * part_bytes(self.page_bytes))
+            middles >>= PART_BITS
 
     cdef bint _has_signs(self, Signs learned):
         if learned is not None and learned.state == self.state:
@@ -126,8 +151,9 @@ cdef class Tree:
         return True
 
     cdef Look _find_from(
-        self, uint64_t number, const char *key, Py_ssize_t size, Piece *value
+        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Piece *value
     ) noexcept:
+        """Look for a key from this page on, where some steps of a search are `foreseen`."""
         cdef const char *page
         cdef const char *at
         cdef Node node
@@ -140,12 +166,14 @@ cdef class Tree:
             flags = flags_of(page)
             if flags & FIXED or not flags & (BRANCH | LEAF):
                 return UNSURE
-            found = _search(page, self.page_bytes, (flags & BRANCH) != 0, key, size, &at, &node)
+            found = _search(
+                page, self.page_bytes, (flags & BRANCH) != 0, foreseen, key, size, &at, &node
+            )
             if found <= 0:
                 return ABSENT if found == 0 else UNSURE
             if flags & LEAF:
                 return self._data(page, at, &node, value)
-            number = page_below(&node)
+            number, foreseen = page_below(&node), 0
         return UNSURE
 
     cdef Look _data(
@@ -291,20 +319,21 @@ cdef int64_t _place_of(const char *page, uint64_t page_bytes, bint is_branch, Pi
 
 
 cdef inline int _search(
-    const char *page, uint64_t page_bytes, bint is_branch, const char *key, Py_ssize_t size,
-    const char **at, Node *node
+    const char *page, uint64_t page_bytes, bint is_branch, int foreseen,
+    const char *key, Py_ssize_t size, const char **at, Node *node
 ) noexcept nogil:
     """Find the node of a key, or in a branch the one that leads to it: 1 when it is there, 0 when it is
     not, -1 when the page is damaged."""
     cdef uint64_t count = count_nodes(page, page_bytes)
     cdef uint64_t low = is_branch, high = count, middle
-    cdef int order, step = 0
+    cdef int order
     if count == 0:
         return -1
     while low < high:
-        if step % STEPS_FORESEEN == 0:
+        if foreseen == 0:
             _foresee(page, low, high)
-        step += 1
+            foreseen = STEPS_FORESEEN
+        foreseen -= 1
         middle = (low + high) >> 1
         at[0] = find_node(page, page_bytes, middle, node)
         if at[0] == NULL:

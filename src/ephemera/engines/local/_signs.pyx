@@ -7,25 +7,28 @@ and is kept here close together: for each of its nodes the eight bytes of the ke
 all its keys share (the sample), and the page that it leads to. A branch is learned when a search first
 comes to it, and of a state that no longer changes.
 
-    board   page number u64, size of the shared bytes u64; a sample u64 for each node but the first, which is
-            the lowest; a sign u64 for each node; the shared bytes, filled up to eight
-    sign    the number of the page below, or, with BOARD, where the board is that was learned of it, and
-            from COUNT_AT on how many nodes that has
+    board   page number u64, size of the shared bytes u32, size of the keys u32 if all have the same, else 0;
+            the first sample of each eight; the shared bytes; then from the next line of memory on a sample u64
+            for each node, in lines of eight, and a sign u64 for each node, too
+    sign    the number of the page below and, once that was seen to be a leaf, from COUNT_AT on where its middle
+            nodes lie; or, with BOARD, where the board is that was learned of it, and how many nodes that has
 
-A sample is in big endian, filled with zeros, so that samples that differ tell the order of their keys.
-Those that are equal do not: then the branch's page must say.
+A sample is in big endian, filled with zeros, so that samples that differ tell the order of their keys; the first
+node is the lowest, and its sample 0. Samples that are equal tell only where they have all of their keys, and these
+are of one size. Where they do not tell, the branch's page must say.
 
-Boards are far away, too, in a large tree. A sign says how long the next one is, so that all of it that a search
-begins with can be asked for at once; and the signs are asked for with the last samples before them.
+Boards are far away, too, in a large tree. A search waits twice for one: for the first lines, which a sign
+tells the size of, and then for one line of samples and one of signs. Whatever is in a line is compared without a branch
+of the processor's, which could only guess.
 """
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy
 from posix.mman cimport madvise
 from posix.stdlib cimport posix_memalign
 
 from ephemera.engines.local._lmdb cimport (
-    DEPTH_MAX, NODE_BYTES, Node, count_nodes, find_node, page_below, u64,
+    DEPTH_MAX, HEADER_BYTES, NODE_BYTES, Node, count_nodes, find_node, page_below, u16, u64,
 )
 from ephemera.engines.local._mapping cimport LINE_BYTES, eph_prefetch
 
@@ -43,18 +46,18 @@ cdef extern from *:
 cdef enum:
     LARGE_PAGE_BYTES = 2 * 1024 * 1024
     ROOM_FIRST = 4 * 1024
-    ROOM_MAX = 16 * 1024 * 1024     # of some 9,000 branches; those beyond it are read from their pages
-    COUNT_AT = 40                   # the bits of a sign from there on, up to BOARD
+    ROOM_MAX = 16 * 1024 * 1024     # of some 8,000 branches; those beyond it are read from their pages
     COUNT_MAX = 0xFFFF
-    FEW = 16                        # samples that are asked for together
+    MIDDLES_FROM = 8                # nodes of a leaf: with fewer there is nothing to foresee
+    LINE = 8                        # samples or signs in a line of memory
     UNTOLD = -1
 
 cdef uint64_t BOARD = <uint64_t> 1 << 63
-cdef uint64_t OFFSET = (<uint64_t> 1 << COUNT_AT) - 1
 
 cdef struct Board:
     uint64_t page
-    uint64_t shared
+    uint32_t shared
+    uint32_t key_size
 
 
 cdef class Signs:
@@ -66,14 +69,14 @@ cdef class Signs:
 
     cdef bint begin(self, uint64_t state, uint64_t root) noexcept:
         """Note the page of a state's root, as the sign at 0; whether there was room."""
-        if root & BOARD or not self._make_room(8):
+        if root != page_in(root) or not self._make_room(8):
             return False
         memcpy(self.start, &root, 8)
         self.state, self.size = state, 8
         return True
 
     cdef uint64_t follow(self, uint64_t *sign, const char *key, Py_ssize_t size) noexcept:
-        """The page that the signs lead to from `sign`, which becomes the last one; or NO_SIGN where the samples
+        """What the signs lead to from `sign`, which becomes the last one; with NO_SIGN where the samples
         do not tell, and a search must go on in that page."""
         cdef const Board *board
         cdef const char *at
@@ -81,41 +84,54 @@ cdef class Signs:
         cdef int64_t chosen
         cdef int depth = 0
         while leads & BOARD:
-            board = <const Board *> (self.start + (leads & OFFSET))
+            board = <const Board *> (self.start + page_in(leads))
             count = leads >> COUNT_AT & COUNT_MAX
             chosen = _choose(board, count, key, size)
             depth += 1
             if chosen == UNTOLD or depth == DEPTH_MAX:
                 sign[0] = NO_SIGN
                 return board.page
-            at = _signs_of(board, count) + 8 * chosen
+            at = <const char *> (_signs_of(board, count) + chosen)
             sign[0] = at - self.start
             leads = u64(at)
         return leads
 
+    cdef void note_leaf(self, uint64_t sign, const char *page, uint64_t page_bytes) noexcept:
+        """Keep where the nodes lie that a search in this leaf, which `sign` leads to, looks at first."""
+        cdef uint64_t count = count_nodes(page, page_bytes), half = count >> 1
+        cdef uint64_t leads = u64(self.start + sign)
+        if count >= MIDDLES_FROM:
+            leads |= (
+                _part_of(page, page_bytes, half)
+                | _part_of(page, page_bytes, half >> 1) << PART_BITS
+                | _part_of(page, page_bytes, (half + 1 + count) >> 1) << 2 * PART_BITS
+            ) << COUNT_AT
+            memcpy(self.start + sign, &leads, 8)
+
     cdef bint learn(self, uint64_t sign, const char *page, uint64_t page_bytes) noexcept:
         """Keep what a branch's page says, which `sign` leads to; whether there was room, and all is in order."""
-        cdef uint64_t count = count_nodes(page, page_bytes), at = self.size
+        cdef uint64_t count = count_nodes(page, page_bytes), at = _in_lines(self.size)
         cdef uint64_t leads = at | count << COUNT_AT | BOARD
         cdef uint64_t shared, size
         cdef Board *board
         if self.is_full or not 2 <= count <= COUNT_MAX or not _share(page, page_bytes, count, &shared):
             return False
-        size = sizeof(Board) + 8 * (count - 1) + 8 * count + _filled(shared)
-        if not self._make_room(size):
+        size = _head_bytes(count, shared) + 2 * 8 * LINE * _lines(count)
+        if not self._make_room(at + size):
             return False
         board = <Board *> (self.start + at)
-        board.page, board.shared = u64(page), shared
+        board.page, board.shared = u64(page), <uint32_t> shared
         if not _fill(board, count, page, page_bytes):
             return False
-        self.size += size
+        self.size = at + size
         memcpy(self.start + sign, &leads, 8)
         return True
 
     cdef bint _make_room(self, uint64_t size) noexcept:
+        """Have room for so much in all."""
         cdef uint64_t room = max(self.room, <uint64_t> ROOM_FIRST)
         cdef char *start
-        while room < self.size + size:
+        while room < size:
             room *= 2
         if room == self.room:
             return True
@@ -141,21 +157,39 @@ cdef char *_allocate(uint64_t room) noexcept nogil:
     return <char *> start
 
 
-cdef inline uint64_t _filled(uint64_t size) noexcept nogil:
-    return (size + 7) & ~<uint64_t> 7
+cdef inline uint64_t _in_lines(uint64_t size) noexcept nogil:
+    return (size + LINE_BYTES - 1) & ~<uint64_t> (LINE_BYTES - 1)
 
 
-cdef inline uint64_t *_samples_of(const Board *board) noexcept nogil:
-    """The sample of a node at its index; there is none at 0."""
-    return <uint64_t *> (board + 1) - 1
+cdef inline uint64_t _lines(uint64_t count) noexcept nogil:
+    return (count + LINE - 1) // LINE
 
 
-cdef inline char *_signs_of(const Board *board, uint64_t count) noexcept nogil:
-    return <char *> (_samples_of(board) + count)
+cdef inline uint64_t *_firsts_of(const Board *board) noexcept nogil:
+    """The first sample of each line of them."""
+    return <uint64_t *> (board + 1)
 
 
 cdef inline char *_shared_of(const Board *board, uint64_t count) noexcept nogil:
-    return _signs_of(board, count) + 8 * count
+    return <char *> (_firsts_of(board) + _lines(count))
+
+
+cdef inline uint64_t _head_bytes(uint64_t count, uint64_t shared) noexcept nogil:
+    return _in_lines(sizeof(Board) + 8 * _lines(count) + shared)
+
+
+cdef inline uint64_t *_samples_of(const Board *board, uint64_t count) noexcept nogil:
+    return <uint64_t *> (<char *> board + _head_bytes(count, board.shared))
+
+
+cdef inline uint64_t *_signs_of(const Board *board, uint64_t count) noexcept nogil:
+    return _samples_of(board, count) + LINE * _lines(count)
+
+
+cdef inline uint64_t _part_of(const char *page, uint64_t page_bytes, uint64_t index) noexcept nogil:
+    """In which part of a page a node begins."""
+    cdef uint64_t at = HEADER_BYTES + <uint64_t> u16(page + HEADER_BYTES + 2 * index)
+    return at // part_bytes(page_bytes) & (PARTS - 1)
 
 
 cdef inline uint64_t _sample(const char *at, uint64_t size) noexcept nogil:
@@ -175,44 +209,39 @@ cdef inline int64_t _choose(
     const Board *board, uint64_t count, const char *key, Py_ssize_t size
 ) noexcept nogil:
     """The node that leads to a key, or UNTOLD."""
-    cdef const uint64_t *samples = _samples_of(board)
     cdef const char *shared = _shared_of(board, count)
-    cdef uint64_t low = 1, high = count, wanted, eighth
+    cdef const uint64_t *samples
+    cdef uint64_t wanted, line, chosen
     cdef int order
     eph_prefetch(board)
+    eph_prefetch(<const char *> board + LINE_BYTES)
     eph_prefetch(shared)
-    for eighth in range(<uint64_t> 1, <uint64_t> 8):
-        eph_prefetch(samples + (eighth * count >> 3))
-    order = memcmp(key, shared, min(<uint64_t> size, board.shared))
+    order = memcmp(key, shared, min(<uint64_t> size, <uint64_t> board.shared))
     if order < 0 or (order == 0 and <uint64_t> size < board.shared):
         return 0
     if order > 0:
         return count - 1
     wanted = _sample(key + board.shared, size - board.shared)
-    while high - low > FEW:
-        _halve(samples, wanted, &low, &high)
-    _foresee(samples + low, samples + high)
-    _foresee(samples + low + count - 1, samples + high + count)
-    while low < high:
-        _halve(samples, wanted, &low, &high)
-    return UNTOLD if low > 1 and samples[low - 1] == wanted else low - 1
+    line = LINE * (_count_up_to(_firsts_of(board), _lines(count), wanted) - 1)
+    eph_prefetch(_signs_of(board, count) + line)
+    samples = _samples_of(board, count)
+    chosen = line + _count_up_to(samples + line, min(count - line, <uint64_t> LINE), wanted) - 1
+    if samples[chosen] == wanted and chosen > 0 and not _has_whole(board, size):
+        return UNTOLD
+    return chosen
 
 
-cdef inline void _halve(
-    const uint64_t *samples, uint64_t wanted, uint64_t *low, uint64_t *high
-) noexcept nogil:
-    cdef uint64_t middle = (low[0] + high[0]) >> 1
-    if samples[middle] <= wanted:
-        low[0] = middle + 1
-    else:
-        high[0] = middle
+cdef inline uint64_t _count_up_to(const uint64_t *samples, uint64_t count, uint64_t wanted) noexcept nogil:
+    """How many samples are not above this one. The first, of the lowest node, is not."""
+    cdef uint64_t i, n = 0
+    for i in range(count):
+        n += samples[i] <= wanted
+    return n
 
 
-cdef inline void _foresee(const uint64_t *at, const uint64_t *end) noexcept nogil:
-    """Fetch a few words, which may be in three lines."""
-    eph_prefetch(at)
-    eph_prefetch(at + (end - at) // 2)
-    eph_prefetch(end - 1)
+cdef inline bint _has_whole(const Board *board, uint64_t size) noexcept nogil:
+    """Whether the samples have all that is not shared of the branch's keys and of one of this size."""
+    return size == board.key_size and size <= board.shared + 8
 
 
 cdef bint _share(
@@ -234,28 +263,33 @@ cdef bint _share(
 
 cdef bint _fill(Board *board, uint64_t count, const char *page, uint64_t page_bytes) noexcept nogil:
     """Write a board's samples and signs; False where the keys are not in their order."""
-    cdef uint64_t *samples = _samples_of(board)
-    cdef char *signs = _signs_of(board, count)
+    cdef uint64_t *samples = _samples_of(board, count)
+    cdef uint64_t *signs = _signs_of(board, count)
     cdef char *shared = _shared_of(board, count)
     cdef const char *at
     cdef Node node
-    cdef uint64_t i, below
+    cdef uint64_t i
+    samples[0] = 0
     for i in range(count):
         at = find_node(page, page_bytes, i, &node)
-        if at == NULL:
+        if at == NULL or page_below(&node) != page_in(page_below(&node)):
             return False
-        below = page_below(&node)
-        memcpy(signs + 8 * i, &below, 8)
+        signs[i] = page_below(&node)
         if i == 0:
             continue
         at += NODE_BYTES
         if node.key_size < board.shared:
             return False
         if i == 1:
+            board.key_size = node.key_size
             memcpy(shared, at, board.shared)
         elif memcmp(at, shared, board.shared) != 0:
             return False
+        if node.key_size != board.key_size:
+            board.key_size = 0
         samples[i] = _sample(at + board.shared, node.key_size - board.shared)
-        if i > 1 and samples[i] < samples[i - 1]:
+        if samples[i] < samples[i - 1]:
             return False
+    for i in range(_lines(count)):
+        _firsts_of(board)[i] = samples[LINE * i]
     return True
