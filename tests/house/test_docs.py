@@ -290,7 +290,9 @@ def test_the_base_tier_has_the_bytes_that_the_format_says(place: Path) -> None:
     assert stored[:4] == struct.pack("<I", crc32c(base_key + stored[4:]))
     assert read_row(stored[4:])["value"] == b"333"
     assert trees["deadlines"] == {struct.pack(">q", NOW_MS + 5_000) + base_key: b""}
-    assert trees["untold"] == {struct.pack(">qI", NOW_MS + 1_000, 2) + b"dies": b"\x01early"}
+    entry = struct.pack(">qI", NOW_MS + 1_000, 2) + b"dies"
+    checksum = struct.pack("<I", crc32c(entry + b"\xa5early"))
+    assert trees["untold"] == {entry: b"\xa5" + checksum + b"early"}
 
 
 def test_the_names_in_meta_are_those_that_the_format_says(place: Path) -> None:

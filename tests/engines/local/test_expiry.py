@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import queue
 import random
+import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from ephemera.core._block import block
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.engines.local import engine, expiry
 from ephemera.engines.local.checkpoint import apply_segments
+from ephemera.engines.local.expiry import Upcoming
 from tests.engines.local.stores import base_file, crash_copy, engine_of, in_a_thread, wait_until
 
 TOLD_AT = 256
@@ -661,14 +665,14 @@ def test_a_key_that_a_checkpoint_moves_while_deaths_are_picked_is_told_once(
     store.put("k", "v", ttl=10)
     telling, began_ms = engine_of(store)._expiry, clock.now_ms()
     clock.advance(11)
-    died_below = telling._died_below
+    died_below = telling._all_below
 
     def died_after_a_checkpoint(*given: Any) -> Any:  # Any: as it is
         assert in_a_thread(lambda: move_to_base(store, began_ms)) == []
         return died_below(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(telling, "_died_below", died_after_a_checkpoint)
+        patch.setattr(telling, "_all_below", died_after_a_checkpoint)
         telling.announce(clock.now_ms())
     telling.announce(clock.now_ms())
     assert keys_of(events) == [b"k"]
@@ -809,8 +813,198 @@ def test_the_dead_of_segments_are_told_once_when_the_base_tier_refused_at_first(
         raise StoreFull("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(telling, "_died_below", refuse)
+        patch.setattr(telling, "_all_below", refuse)
         with pytest.raises(StoreFull):
             telling.announce(clock.now_ms())
     telling.announce(clock.now_ms())
     assert keys_of(events) == [b"above", b"below"]
+
+
+# --- what fails in the middle ---------------------------------------------------------------------
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
+    """Let the next call there find no room."""
+    real = getattr(place, name)
+
+    def refuse(*_: object, **__: object) -> None:
+        monkeypatch.setattr(place, name, real)
+        raise StoreFull("not now")
+
+    monkeypatch.setattr(place, name, refuse)
+
+
+def compact_elsewhere(path: Path, clock: ManualClock) -> None:
+    program = (
+        "import sys, ephemera\n"
+        "clock = ephemera.ManualClock(int(sys.argv[2]))\n"
+        "ephemera.open(sys.argv[1], clock=clock, maintenance='manual').compact()\n"
+    )
+    subprocess.run([sys.executable, "-c", program, path, str(clock.now_ms())], check=True)
+
+
+@pytest.mark.parametrize("way", ["announce", "purge"])
+def test_another_process_may_compact_in_the_middle_of_telling(
+    store: Store,
+    path: Path,
+    clock: ManualClock,
+    events: list[Expired],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    store.put("below", "1", ttl=1)
+    store.checkpoint()
+    store.put("above", "2", ttl=1)
+    clock.advance(2)
+    pop_dead = Upcoming.pop_dead
+    compactions = iter([compact_elsewhere])
+
+    def pop_dead_and_compact(self: Upcoming, *given: Any, **named: Any) -> Any:  # Any: as it is
+        for some in pop_dead(self, *given, **named):
+            for compact in compactions:
+                compact(path, clock)
+                store.get("whatever")  # this process follows
+            yield some
+
+    monkeypatch.setattr(Upcoming, "pop_dead", pop_dead_and_compact)
+    if way == "announce":
+        engine_of(store)._expiry.announce(clock.now_ms())
+    store.purge_expired()
+    assert sorted(keys_of(events)) == [b"above", b"below"]
+    assert next(compactions, None) is None
+
+
+def test_a_purge_that_fails_loses_no_death_and_keeps_their_order(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("second", "below", ttl=2)
+    store.checkpoint()
+    for key, ttl in (("first", 1), ("third", 3), ("fourth", 4)):
+        store.put(key, "above", ttl=ttl)
+    clock.advance(3)
+    fail_once(monkeypatch, engine_of(store)._base, "write")
+    with pytest.raises(StoreFull):
+        store.purge_expired()
+    assert events == []
+    clock.advance(1)
+    assert store.purge_expired(limit=3) == 3
+    assert store.purge_expired() == 1
+    assert keys_of(events) == [b"first", b"second", b"third", b"fourth"]
+    store.checkpoint()
+    assert store.purge_expired() == 0
+
+
+def test_what_was_removed_is_told_though_nobody_can_note_it(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("below", "1", ttl=1)
+    store.checkpoint()
+    store.put("above", "2", ttl=2)
+    clock.advance(3)
+    fail_once(monkeypatch, engine_of(store)._expiry, "_keep_told")
+    with pytest.raises(StoreFull):
+        store.purge_expired()
+    store.purge_expired()
+    assert keys_of(events) == [b"below", b"above"]
+
+
+@pytest.mark.parametrize("lay", ["above", "below"])
+def test_a_checkpoint_that_fails_makes_no_death_be_told_twice_or_never(
+    store: Store,
+    clock: ManualClock,
+    events: list[Expired],
+    monkeypatch: pytest.MonkeyPatch,
+    lay: str,
+) -> None:
+    store.put("k", "old", ttl=1)
+    if lay == "below":
+        store.checkpoint()
+    clock.advance(2)
+    store.put("k", "new")
+    fail_once(monkeypatch, engine, "apply_segments")
+    with pytest.raises(StoreFull):
+        store.checkpoint()
+    for _ in range(2):
+        store.purge_expired()
+        store.checkpoint()
+    store.purge_expired()
+    assert [(event.key, event.value) for event in events] == [(b"k", b"old")]
+
+
+def test_a_damaged_record_of_a_segment_keeps_no_other_death_from_being_told(
+    store: Store, path: Path, clock: ManualClock, events: list[Expired], caplog: Any
+) -> None:
+    store.put("below", "1", ttl=1)
+    store.checkpoint()
+    for number in range(9):
+        store.put(b"%d" % number, b"value %d" % number, ttl=1)
+    (file,) = path.glob("segments/*.seg")
+    with file.open("r+b") as opened:
+        at = opened.read().index(b"value 4")
+        opened.seek(at)
+        opened.write(b"V")
+    clock.advance(2)
+    store.purge_expired()
+    assert keys_of(events) == [b"below", *(b"%d" % number for number in range(9) if number != 4)]
+    assert file.name in caplog.text
+
+
+def test_a_damaged_index_entry_takes_no_living_row_with_it(
+    open_store: Callable[..., Store], path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    store.put("dies", "1", ttl=1)
+    for number in range(100):
+        store.put(b"%03d" % number, b"v", ttl=100 + number)
+    store.checkpoint()
+    deadline_ms = clock.now_ms() + 150_000
+    store.close()
+    entry = struct.pack(">q", deadline_ms) + b"\0\0\0\x01050"
+    file = base_file(path)
+    file.write_bytes(file.read_bytes().replace(entry, b"\0" * 4 + entry[4:]))
+    store = open_store()
+    clock.advance(2)
+    store.purge_expired()
+    assert store.count() == 100
+
+
+def test_what_was_kept_to_be_told_is_not_told_when_it_is_damaged(
+    open_store: Callable[..., Store], path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    store.put("bad", "precious value", ttl=1)
+    store.put("good", "untouched", ttl=2)
+    clock.advance(3)
+    store.checkpoint()
+    store.close()
+    file = base_file(path)
+    file.write_bytes(file.read_bytes().replace(b"precious", b"Precious"))
+    store = open_store()
+    assert any("bad" in problem for problem in store.check().problems)
+    events: list[Expired] = []
+    store.on_expire(events.append)
+    store.purge_expired()
+    assert [(event.key, event.value) for event in events] == [(b"good", b"untouched")]
+    assert store.check().is_clean
+
+
+def test_the_announcer_outlives_what_nobody_foresaw(
+    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(maintenance="background")
+    died: queue.SimpleQueue[Expired] = queue.SimpleQueue()
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise ZeroDivisionError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_of(store)._expiry, "pick", fail)
+        store.on_expire(died.put)
+        assert failed.wait(20)
+        wait_until(lambda: store.stats()["background_error"] == "a defect")
+    store.put("k", "v", ttl=1)
+    clock.advance(2)
+    assert died.get(timeout=20).key == b"k"
+    wait_until(lambda: store.stats()["background_error"] is None)

@@ -53,9 +53,13 @@ from ephemera.engines.local._segment cimport (
     row_of,
 )
 
-from ephemera.core.errors import ReadOnly, StoreClosed, StoreFailed
+import logging
+
+from ephemera.core.errors import CorruptStore, ReadOnly, StoreClosed, StoreFailed
 from ephemera.core.keyvalue import family_dropped
 from ephemera.engines.local._segment import Cut
+
+_log = logging.getLogger("ephemera")
 
 cdef enum:
     SUCCESSOR_STEPS_MAX = 64 # a key rewritten more often than this since its death counts as alive
@@ -68,6 +72,7 @@ cdef enum:
     NEWEST
     REPLACED_ALIVE
     REPLACED_DEAD
+    DAMAGED
 
 cdef struct Written:
     # What a write's acknowledgement needs: where it ends, and the earliest deadline in it.
@@ -372,14 +377,11 @@ cdef class SegmentStack(CompiledAccess):
                 deadlines.drop()
                 continue
             self._foresee_death(deadlines)
-            if not segment.holds(due.position):
-                segment.damaged(due.position, "no record where there was one")
-            r = <Record *> (segment.start + due.position)
-            segment.open_record(r, due.position, &head)
-            fate = self._fate(
-                segments, r.family, key_of(r), r.key_size, segment.number, due.position, head.deadline_ms
-            )
+            fate = self._fate_of(segments, segment, &due, &head)
             deadlines.drop()
+            if fate == DAMAGED:
+                continue
+            r = <Record *> (segment.start + due.position)
             last_ms, last_number, last_position = head.deadline_ms, segment.number, due.position
             if fate == REPLACED_ALIVE or (known_family != r.family and r.family not in names):
                 continue
@@ -389,6 +391,23 @@ cdef class SegmentStack(CompiledAccess):
                 dead.append(_dead_tuple(r, &head, fate == NEWEST))
                 looks_max -= r.row_size // LOOK_BYTES
         return dead, gone, (last_ms, last_number, last_position)
+
+    cdef int _fate_of(
+        self, list segments, Segment segment, const Due *due, RowHead *head
+    ) except -1:
+        """What became of the version that dies then, whose row begins with `head`. Damage is said, and other deaths
+        go on."""
+        cdef Record *r = <Record *> (segment.start + due.position)
+        try:
+            if not segment.holds(due.position):
+                segment.damaged(due.position, "no record where there was one")
+            segment.open_record(r, due.position, head)
+            return self._fate(
+                segments, r.family, key_of(r), r.key_size, segment.number, due.position, head.deadline_ms
+            )
+        except CorruptStore as error:
+            _log.error("the death of a key is not told: %s", str(error))
+            return DAMAGED
 
     cdef void _foresee_death(self, SegmentDeadlines deadlines) noexcept:
         """Those that die one after the other are mostly where they were written, but their slots are not."""

@@ -71,6 +71,10 @@ Stored = tuple[bytes, bytes | None, int]
 """A base key, the base value or None for a deletion, and the deadline."""
 
 
+Untold = tuple[int, bytes, bytes | None, bool]
+"""A deadline, a base key, the value or None if it is damaged, and whether nothing was written in its place."""
+
+
 class Abandonable(Protocol):
     """A view that the child of a fork must forget."""
 
@@ -341,15 +345,18 @@ class BaseFile(Closable):
         """The first entries of the index, as they are, with deadlines up to `until_ms`."""
         cursor = txn.cursor(self._deadlines)
         found = list(islice(cursor.iternext(values=False), entries_max))
-        return found[: bisect.bisect_left(found, _DEADLINE.pack(until_ms + 1))]
+        bound = _DEADLINE.pack(until_ms + 1)
+        # They are in order; but one that is damaged must not take those before it with it, which live.
+        return list(filter(bound.__gt__, found[: bisect.bisect_left(found, bound)]))
 
-    def untold(self, txn: ReadTransaction, until_ms: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """(deadline, base key, value) of what died before it was written here, in order."""
-        for entry, value in txn.cursor(self._untold).iternext():
+    def untold(self, txn: ReadTransaction, until_ms: int) -> Iterator[Untold]:
+        """What died before it was written here, in order."""
+        for entry, stored in txn.cursor(self._untold).iternext():
             deadline_ms, base_key = split_entry(entry)
             if deadline_ms > until_ms:
                 return
-            yield deadline_ms, base_key, value
+            is_gone = stored[:1] in (_GONE, _SEALED_GONE)
+            yield deadline_ms, base_key, _untold_value(entry, stored), is_gone
 
     def next_deadline_ms(self, after_ms: int = -1) -> int:
         """The earliest deadline of the index after this instant; NEVER_MS when there is none."""
@@ -487,7 +494,8 @@ class BaseWrite:
         return len(stale) + len(missing)
 
     def add_untold(self, deadline_ms: int, base_key: bytes, value: bytes, *, is_gone: bool) -> None:
-        self.txn.put(entry_of(deadline_ms, base_key), bytes([is_gone]) + value, db=self._untold)
+        entry, mark = entry_of(deadline_ms, base_key), _SEALED_GONE if is_gone else _SEALED_WRITTEN
+        self.txn.put(entry, mark + pack_row(entry, mark + value)[:4] + value, db=self._untold)
 
     def remove_untold(self, dead: Iterable[tuple[int, bytes]]) -> None:
         for deadline_ms, base_key in dead:
@@ -551,6 +559,20 @@ def _unsealed(name: bytes, stored: bytes) -> bytes:
     if pack_row(name, content) != stored:
         raise CorruptStore("base tier", None, f"the entry {name!r} of the tree meta is damaged")
     return content
+
+
+# A value of `untold` begins with a mark. Those without a checksum are of stores that were written before there was one;
+# no bit turned over makes one mark of the other kind. Stored on disk; never renumber.
+_GONE, _WRITTEN = b"\x01", b"\x00"
+_SEALED_GONE, _SEALED_WRITTEN = b"\xa5", b"\xa4"
+
+
+def _untold_value(entry: bytes, stored: bytes) -> bytes | None:
+    mark, checksum, value = stored[:1], stored[1:5], stored[5:]
+    if mark in (_GONE, _WRITTEN):
+        return stored[1:]
+    is_sealed = mark in (_SEALED_GONE, _SEALED_WRITTEN)
+    return value if is_sealed and pack_row(entry, mark + value)[:4] == checksum else None
 
 
 # LMDB must not open a file twice in one process, so the stores of a process that share a path

@@ -30,6 +30,11 @@ def check_state(state: State) -> CheckReport:
                 row = state.txn.get(base_key)
                 if row is None or unpack_deadline(row) != deadline_ms:
                     problems.append(f"index entry {deadline_ms} of {base_key!r} has no such row")
+            problems.extend(
+                f"what is untold of {base_key!r} is damaged"
+                for _, base_key, value, _ in state.base.untold(state.txn, NEVER_MS)
+                if value is None
+            )
     except CorruptStore as error:
         problems.append(str(error))
     for segment in state.cut.segments:

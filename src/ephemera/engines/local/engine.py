@@ -412,8 +412,13 @@ class LocalEngine:
             "expiry_lag_max_ms": self._expiry.lag_max_ms,
             "syncs": self._segments.syncs,
             "has_failed": self._control.failed,
-            "background_error": next((str(w.error) for w in self._workers if w.error), None),
+            "background_error": next((str(w.error) for w in self._threads if w.error), None),
         }
+
+    @property
+    def _threads(self) -> list[Worker]:
+        """The announcer first."""
+        return [*([self._announcer] if self._announcer else []), *self._workers]
 
     # -- background work
 
@@ -665,7 +670,7 @@ class LocalEngine:
         # Somebody may hold the writer's turn for ever: nobody here waits for that any longer.
         self._control.writer.patience = min(self._control.writer.patience, CLOSE_PATIENCE)
         # The announcer first: a callback under way may write, and so need a checkpoint.
-        for worker in (*([self._announcer] if self._announcer else []), *self._workers):
+        for worker in self._threads:
             worker.stop()
         if self._segments.on_first_use is not None:
             # The child of a fork that never used the store: all of it is the parent's.

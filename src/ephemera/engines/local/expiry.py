@@ -15,7 +15,7 @@ import heapq
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ephemera.core._block import block
@@ -25,7 +25,13 @@ from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import entry_of, pack_key, unpack_deadline, unpack_row
 from ephemera.engines.local._segment import BELOW, Cut, Segment, SegmentDeadlines
-from ephemera.engines.local.base_tier import BaseTier, ReadTransaction, family_of
+from ephemera.engines.local.base_tier import (
+    BaseFile,
+    BaseTier,
+    ReadTransaction,
+    Untold,
+    family_of,
+)
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
 
@@ -190,9 +196,11 @@ class Expiry:
         self._on_removed = on_removed
         self._upcoming = Upcoming(segments, families)
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
-        self._popped: list[Dead] = []  # of segments, to be picked
+        # What is taken from the deadlines of segments is nowhere else: it waits here until it is
+        # picked, or kept in `untold`, whatever fails on the way.
+        self._popped: list[Dead] = []
+        self._left_out: list[Dead] = []
         self._picked: list[Dead] = []  # to be told
-        self._left_out: list[Dead] = []  # by a checkpoint that came to nothing
         # Held while the dead are picked; never while callbacks run, nor, where there are any, for a commit.
         self.picking = threading.RLock()
         self._announced_ms: int | None = None
@@ -207,7 +215,7 @@ class Expiry:
     def fork(self) -> None:
         """In the child: what was picked is the parent's to tell."""
         self.picking = threading.RLock()
-        self._popped, self._picked = [], []
+        self._popped, self._left_out, self._picked = [], [], []
 
     # -- callbacks
 
@@ -234,12 +242,12 @@ class Expiry:
 
     def pick(self, now_ms: int) -> int:
         """Note who died since the last call, to be told; returns when the next key will."""
-        with self.picking, self._following() as txn:
+        with self.picking, self._following() as (file, txn):
             for dead in self._upcoming.pop_dead(now_ms):
-                # They are nowhere else now: should the base tier refuse, the next call has them.
                 self._popped += dead
             after_ms = -1 if self._announced_ms is None else self._announced_ms
-            below, state = self._died_below(txn, after_ms, now_ms), txn.id()
+            entries = file.entries(txn, after_ms, now_ms)
+            below, state = self._all_below(txn, entries), txn.id()
             # Both are in order. To sort them would keep other threads waiting.
             dead = list(heapq.merge(self._popped, below, key=_deadline_ms))
             if self._announced_ms is None:
@@ -250,21 +258,22 @@ class Expiry:
             return min(self._upcoming.next_ms, self._base.file.next_deadline_ms(announced_ms))
 
     @block
-    def _following(self) -> Iterator[ReadTransaction]:
+    def _following(self) -> Iterator[tuple[BaseFile, ReadTransaction]]:
         """Follow the segments, and read the base tier as it was below them: of one moment, so that what a checkpoint
-        moves meanwhile is neither found twice nor without what replaced it."""
+        moves meanwhile is neither found twice nor without what replaced it. Also of one generation: another
+        may count before the block has ended."""
         is_one_moment = False
         while not is_one_moment:
             epoch = self._segments.control.epoch
             self._upcoming.follow()
-            with self._base.file.reading() as txn:
+            file = self._base.file
+            with file.reading() as txn:
                 is_one_moment = self._segments.is_at(epoch)
                 if is_one_moment:
-                    yield txn
+                    yield file, txn
 
-    def _died_below(self, txn: ReadTransaction, after_ms: int, until_ms: int) -> list[Dead]:
-        """What died in the base tier in (after, until]."""
-        entries = self._base.file.entries(txn, after_ms, until_ms)
+    def _all_below(self, txn: ReadTransaction, entries: Iterable[tuple[int, bytes]]) -> list[Dead]:
+        """The keys of the base tier that these index entries speak for."""
         found = [self._find_below(txn, *entry) for entry in entries]
         return [one for one in found if one is not None]
 
@@ -318,28 +327,25 @@ class Expiry:
     def leaving_out(self, segments: list[Segment], now_ms: int) -> Iterator[list[Dead]]:
         """What is dead and untold and will be left out, or replaced in the base tier, when these
         segments are applied at `now_ms`: by the block, or if that fails by the next one."""
-        self._left_out = self._collect(segments, now_ms)
-        yield self._left_out
+        yield self._collect(segments, now_ms)
         self._left_out = []
 
     def _collect(self, segments: list[Segment], now_ms: int) -> list[Dead]:
-        with self.picking, self._following() as txn:
+        with self.picking, self._following() as (file, txn):
             self._upcoming.pass_over_told()
-            dead = list(self._left_out)
             for some in self._upcoming.pop_dead(now_ms, segments=segments):
-                dead += some
+                self._left_out += some
             cut = Cut.whole(segments)
-            base = self._base.file
-            for deadline_ms, base_key in base.entries(txn, -1, now_ms):
-                if cut.row(family_of(base_key), base_key[4:]) is not BELOW:
-                    found = self._find_below(txn, deadline_ms, base_key)
-                    if found is not None:
-                        dead.append(found)
-            for deadline_ms, base_key, kept in base.untold(txn, now_ms):
+
+            def is_written(base_key: bytes) -> bool:
+                return cut.row(family_of(base_key), base_key[4:]) is not BELOW
+
+            entries = (one for one in file.entries(txn, -1, now_ms) if is_written(one[1]))
+            dead = self._left_out + self._all_below(txn, entries)
+            for deadline_ms, base_key, value, is_gone in file.untold(txn, now_ms):
                 # Written again since it was left out: its next death will count, not this one.
-                if kept[0] and cut.row(family_of(base_key), base_key[4:]) is not BELOW:
-                    family_id = family_of(base_key)
-                    dead.append(Dead(deadline_ms, family_id, base_key[4:], kept[1:], False))
+                if is_gone and value is not None and is_written(base_key):
+                    dead.append(Dead(deadline_ms, family_of(base_key), base_key[4:], value, False))
             return dead
 
     def purge(self, now_ms: int, *, limit: int | None, batch: int) -> int:
@@ -379,10 +385,9 @@ class Expiry:
                 self._keep_told()
                 self._count(done[0], now_ms, now_ms)
                 return done
-            dead = self._purge_merged(now_ms, want)
+            removed = self._purge_merged(now_ms, want)
             self._keep_told()
-        self._tell(dead, now_ms)
-        removed = sum(one.is_gone for one in dead)
+        self.tell_picked(now_ms)
         return removed, removed >= want
 
     def _purge_uniform(self, now_ms: int, bulk: int) -> tuple[int, bool] | None:
@@ -401,17 +406,21 @@ class Expiry:
         counted = self._upcoming.count_dead(now_ms, bulk)
         return counted, counted == bulk
 
-    def _purge_merged(self, now_ms: int, want: int) -> list[Dead]:
-        pick = _Pick(self, self._upcoming, now_ms)
-        base = self._base.file
-        with self._following() as txn:
-            pick.run(txn, base.entries(txn, -1, now_ms), base.untold(txn, now_ms), want)
+    def _purge_merged(self, now_ms: int, want: int) -> int:
+        """Pick the next dead, and remove them; how many of them are gone."""
+        with self._following() as (file, txn):
+            pick = _Pick(self, self._upcoming, self._popped, now_ms)
+            pick.run(txn, file.entries(txn, -1, now_ms), file.untold(txn, now_ms), want)
         if pick.entries or pick.untold:
             with self._base.write() as write:
                 write.remove([entry_of(*entry) for entry in pick.entries])
                 write.remove_untold(pick.untold)
+        # Neither lost nor told twice, whatever fails before or after.
+        self._picked += pick.dead
+        del self._popped[: pick.taken]
+        if pick.entries or pick.untold:
             self._on_removed()
-        return pick.dead
+        return sum(one.is_gone for one in pick.dead)
 
     # -- where the dead are
 
@@ -438,15 +447,20 @@ class Expiry:
             return None
         return Dead(deadline_ms, family_id, key, value, is_gone)
 
-    def _find_untold(self, deadline_ms: int, base_key: bytes, kept: bytes) -> Dead | None:
-        """A key that a checkpoint left out, as it stands now; None when its family is gone."""
+    def _find_untold(
+        self, deadline_ms: int, base_key: bytes, value: bytes | None, is_gone: bool
+    ) -> Dead | None:
+        """A key that a checkpoint left out, as it stands now; None when its family is gone, or what was kept
+        of it is damaged."""
         family_id, key = family_of(base_key), base_key[4:]
+        if value is None:
+            _log.error("the death of a key is not told: what was kept of %r is damaged", base_key)
+            return None
         if self._families.name_of(family_id) is None:
             return None
         row = self._segments.cut().row(family_id, key)
         is_there = self._base.reader.get(base_key) if row is BELOW else row
-        is_gone = bool(kept[0]) and is_there is None
-        return Dead(deadline_ms, family_id, key, kept[1:], is_gone)
+        return Dead(deadline_ms, family_id, key, value, is_gone and is_there is None)
 
     # -- telling: outside every lock
 
@@ -470,12 +484,17 @@ class Expiry:
 
 
 class _Pick:
-    """The next dead keys of index, segments and `untold`, merged in deadline order."""
+    """The next dead keys of index, segments and `untold`, merged in deadline order.
 
-    def __init__(self, expiry: Expiry, upcoming: Upcoming, now_ms: int) -> None:
+    `popped` are those of segments, in order too; the first `taken` of them were picked.
+    """
+
+    def __init__(self, expiry: Expiry, upcoming: Upcoming, popped: list[Dead], now_ms: int) -> None:
         self._expiry = expiry
         self._upcoming = upcoming
+        self._popped = popped
         self._now_ms = now_ms
+        self.taken = 0
         self.dead: list[Dead] = []
         self.entries: list[tuple[int, bytes]] = []
         self.untold: list[tuple[int, bytes]] = []
@@ -484,7 +503,7 @@ class _Pick:
         self,
         txn: ReadTransaction,
         entries: Iterator[tuple[int, bytes]],
-        untold: Iterator[tuple[int, bytes, bytes]],
+        untold: Iterator[Untold],
         want: int,
     ) -> None:
         """Pick until `want` keys are to be removed, or nothing more is dead."""
@@ -492,23 +511,39 @@ class _Pick:
         while want > 0:
             entry_ms = NEVER_MS if entry is None else entry[0]
             kept_ms = NEVER_MS if kept is None else kept[0]
-            found: list[Dead | None]
-            if is_dead(self._upcoming.next_ms, min(entry_ms - 1, kept_ms - 1, self._now_ms)):
-                until_ms = min(entry_ms - 1, kept_ms - 1, self._now_ms)
-                slices = self._upcoming.pop_dead(until_ms, keys_max=want)
-                found = [one for some in slices for one in some]
+            found = self._next_popped(min(entry_ms - 1, kept_ms - 1, self._now_ms), want)
+            if found is not None:
+                self.taken += 1
             elif entry is not None and entry_ms <= kept_ms:
-                found = [self._expiry._find_below(txn, *entry)]
+                found = self._expiry._find_below(txn, *entry)
                 self.entries.append(entry)
                 entry = next(entries, None)
             elif kept is not None:
-                found = [self._expiry._find_untold(*kept)]
+                found = self._expiry._find_untold(*kept)
                 self.untold.append(kept[:2])
                 kept = next(untold, None)
             else:
                 return
-            self.dead += [one for one in found if one is not None]
-            want -= sum(one.is_gone for one in found if one is not None)
+            if found is not None:
+                self.dead.append(found)
+                want -= found.is_gone
+
+    def _next_popped(self, until_ms: int, want: int) -> Dead | None:
+        """The next dead of segments, if it died up to this instant."""
+        if self.taken < len(self._popped):
+            before_ms = min(until_ms, self._popped[self.taken].deadline_ms - 1)
+        else:
+            before_ms = until_ms
+        if is_dead(self._upcoming.next_ms, before_ms):
+            at = self.taken
+            for some in self._upcoming.pop_dead(before_ms, keys_max=want):
+                self._popped[at:at] = some
+                at += len(some)
+        if self.taken < len(self._popped) and is_dead(
+            self._popped[self.taken].deadline_ms, until_ms
+        ):
+            return self._popped[self.taken]
+        return None
 
 
 def _deadline_ms(dead: Dead) -> int:

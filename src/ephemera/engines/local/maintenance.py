@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ephemera.core._block import Bell
 from ephemera.core.errors import EphemeraError, StoreClosed
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ephemera.engines.local.engine import LocalEngine
 
 _log = logging.getLogger("ephemera")
-
-Failure: TypeAlias = EphemeraError | OSError
 
 TEND_SECONDS = 0.25
 SYNC_SECONDS = 1.0
@@ -57,7 +55,7 @@ class Worker:
         self._step = step
         self._bell = Bell()
         self._is_stopped = False
-        self.error: Failure | None = None
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
         self._thread.start()
 
@@ -87,7 +85,8 @@ class Worker:
             pause = self._step(engine)
         except StoreClosed:
             return None
-        except (EphemeraError, OSError) as error:
+        except Exception as error:
+            # Also a defect: the next step may go well, and without this thread nothing would.
             if self._is_stopped:
                 return None
             # Its words alone, for whoever keeps the record: its frames lead to the store.
@@ -99,7 +98,7 @@ class Worker:
         return pause
 
 
-def _without_frames(error: Failure) -> Failure:
+def _without_frames(error: Exception) -> Exception:
     """The same error, as it can be kept without keeping the store alive: with no trace of where it came from."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
