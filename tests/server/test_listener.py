@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,12 @@ import pytest
 
 import ephemera
 from ephemera.server import listener as listener_module
+from ephemera.server.gathering import Gathered, Turns
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server, open_store
+from ephemera.server.session import OUTPUT_BYTES_PAUSE
 from ephemera.server.settings import OutputLimit, OutputLimits, Settings
+from tests.engines.slatedb.buckets import file_url
 from tests.server.clients import wire
 
 ANY = Endpoint(port=0)
@@ -379,8 +383,8 @@ def test_with_commit_a_client_that_is_gone_takes_no_reply_from_others(tmp_path: 
         gone.abort()
         while gone in listener.connections:
             await asyncio.sleep(0)
-        listener.hold(gone, b"+OK\r\n")
-        listener.hold(other, b"+OK\r\n")
+        gone.send(b"+OK\r\n")
+        other.send(b"+OK\r\n")
         assert await reader.readexactly(5) == b"+OK\r\n"
 
     serve(scenario, settings=Settings(durability="commit"), store=store)
@@ -543,3 +547,164 @@ def test_a_client_that_stops_sending_still_gets_its_replies() -> None:
         assert await reader.read() == b""
 
     serve(scenario)
+
+
+# --- replies that wait, and clients that take their time ------------------------------------------
+
+LONG_SCRIPT = """
+redis.call('SET', 'scripted', '1')
+local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end
+local began = now()
+while now() - began < 150000 do end
+return 'done'
+"""
+
+
+@pytest.mark.parametrize("engine", ["local", "slatedb"])
+def test_with_commit_a_long_script_is_acknowledged_after_its_own_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    url = str(tmp_path / "s.eph") if engine == "local" else file_url(tmp_path)
+    store = open_store(url, durability="commit")
+    synced: list[bool] = []
+    sync, end_turn = ephemera.Store.sync, Gathered.end_turn
+
+    def note_sync(self: ephemera.Store) -> None:
+        synced.append(store.get("scripted") is not None)
+        sync(self)
+
+    def note_turn(self: Gathered, *, durable: bool) -> Any:  # Any: as it is
+        synced.append(durable and store.get("scripted") is not None)
+        return end_turn(self, durable=durable)
+
+    monkeypatch.setattr(ephemera.Store, "sync", note_sync)
+    monkeypatch.setattr(Gathered, "end_turn", note_turn)
+
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        first, other = await connect(), await connect()
+        # The write before it must be safe before its reply goes out, though the script goes on.
+        first[1].write(wire("SET", "before", "1") + wire("EVAL", LONG_SCRIPT, 0))
+        assert await first[0].readexactly(5) == b"+OK\r\n"
+        assert synced
+        assert not any(synced)
+        other[1].write(wire("PING"))
+        assert (await other[0].readline()).startswith(b"-BUSY")
+        assert await first[0].readexactly(10) == b"$4\r\ndone\r\n"
+        assert synced[-1]
+        await ask(other, wire("GET", "before"), b"$1\r\n1\r\n")
+
+    settings = Settings(durability="commit", busy_reply_threshold=20)
+    serve(scenario, settings=settings, store=store)
+
+
+def test_with_commit_writes_without_replies_are_synced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "s.eph"), durability="commit")
+    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    synced = asyncio.Event()
+    sync = ephemera.Store.sync
+
+    def note_sync(self: ephemera.Store) -> None:
+        sync(self)
+        if store.get("a") == b"1":
+            synced.set()
+
+    monkeypatch.setattr(ephemera.Store, "sync", note_sync)
+
+    async def scenario(_: Listener, connect: Dialer) -> None:
+        _reader, writer = await connect()
+        writer.write(wire("CLIENT", "REPLY", "OFF") + wire("SET", "a", "1"))
+        await synced.wait()
+
+    serve(scenario, settings=Settings(durability="commit"), store=store)
+
+
+@pytest.fixture
+def turns_that_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[Listener], None]:
+    """Let no turn's writes arrive until this is called."""
+    look = Turns._look
+    monkeypatch.setattr(Turns, "_look", lambda _: None)
+
+    def arrive(listener: Listener) -> None:
+        monkeypatch.setattr(Turns, "_look", look)
+        assert listener._turns is not None
+        listener._turns._look()
+
+    return arrive
+
+
+@pytest.mark.parametrize("last", ["half-close", "QUIT", "protocol error"])
+def test_who_ends_gets_all_replies_that_are_still_held(
+    tmp_path: Path, turns_that_wait: Callable[[Listener], None], last: str
+) -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        for number in range(2):
+            writer.write(wire("SET", number, "x"))
+            await until(partial(_has_turns, listener, number + 1))
+        writer.write({"half-close": b"", "QUIT": wire("QUIT"), "protocol error": b"*x\r\n"}[last])
+        if last == "half-close":
+            writer.write_eof()
+        (connection,) = listener.connections
+        await until(lambda: connection.session.is_closing)
+        turns_that_wait(listener)
+        replies = await reader.read()
+        assert replies.startswith(b"+OK\r\n+OK\r\n")
+        assert replies[10:15] == {"half-close": b"", "QUIT": b"+OK\r\n"}.get(last, b"-ERR ")
+
+    serve(scenario, store=open_store(file_url(tmp_path)))
+
+
+def test_replies_that_are_held_are_no_more_than_a_client_may_leave_unread(
+    tmp_path: Path, turns_that_wait: Callable[[Listener], None]
+) -> None:
+    value = b"x" * 100_000
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        await ask((reader, writer), wire("PING"), b"+PONG\r\n")
+        writer.write(wire("SET", "a", value) + wire("GET", "a") * 100)
+        (connection,) = listener.connections
+        await until(lambda: connection._held_bytes > OUTPUT_BYTES_PAUSE)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert connection._held_bytes < 3 * OUTPUT_BYTES_PAUSE
+        turns_that_wait(listener)
+        expected = b"+OK\r\n" + (b"$100000\r\n" + value + b"\r\n") * 100
+        assert await reader.readexactly(len(expected)) == expected
+        await ask((reader, writer), wire("PING"), b"+PONG\r\n")
+
+    serve(scenario, store=open_store(file_url(tmp_path)))
+
+
+def test_the_rest_of_a_long_pipeline_waits_for_other_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)
+    order: list[str] = []
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        slow, other = await connect(), await connect()
+        slow[1].write(wire("ECHO", "slow") * 50)
+        other[1].write(wire("ECHO", "other"))
+
+        async def read(streams: Streams, name: str, count: int) -> None:
+            for _ in range(count):
+                assert await streams[0].readuntil(name.encode() + b"\r\n")
+                order.append(name)
+
+        await asyncio.gather(read(slow, "slow", 50), read(other, "other", 1))
+        assert order.index("other") < 40
+        await ask(slow, wire("PING"), b"+PONG\r\n")
+
+    serve(scenario)
+
+
+def _has_turns(listener: Listener, count: int) -> bool:
+    return listener._turns is not None and len(listener._turns) == count
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)

@@ -48,6 +48,7 @@ cdef class Tally:
     cdef public bint tells_new_keys
     cdef public bint tells_misses
     cdef public double slow_ns
+    cdef public double answering_ns
     cdef public CompiledAccess paced
     cdef readonly Now now
     cdef Buffer spares[SPARES]
@@ -135,6 +136,7 @@ cdef class Answering:
     cdef char *out
     cdef Py_ssize_t size, room
     cdef int64_t began_ns, took_ns
+    cdef double until_ns
 
     cdef int take(self, const char *data, Py_ssize_t size) except -1
     cdef bytes taken(self)

@@ -29,6 +29,7 @@ class Tally:
     tells_new_keys: bool
     tells_misses: bool
     slow_ns: float
+    answering_ns: float
     paced: CompiledAccess | None
     def __init__(self, clock: Clock) -> None: ...
 

@@ -59,13 +59,15 @@ cdef class Owing:
 
 cdef class Tally:
     """What a server counts, and what it has to tell whom. `slow_ns` is from how many nanoseconds on it
-    wants to know of a command; `paced` is what its writes wait for while that is behind.
+    wants to know of a command; `answering_ns`, after how many a client's requests wait until others had their
+    turn; `paced` is what its writes wait for while that is behind.
 
     It also keeps a few buffers for replies: most sessions of a server are idle at any time.
     """
 
     def __init__(self, clock):
         self.now = Now(clock)
+        self.answering_ns = float("inf")
         self.owed = []
 
     def __dealloc__(self):
@@ -435,6 +437,7 @@ cdef class Answering:
         self.is_answering = True
         self.size = 0
         self.began_ns = elapsed_ns()
+        self.until_ns = self.began_ns + self.tally.answering_ns
         if self.out == NULL and self.tally.spares_count:
             self.tally.spares_count -= 1
             spare = self.tally.spares[self.tally.spares_count]
@@ -568,7 +571,7 @@ cdef class Answering:
         return 0
 
     cdef bint _goes_on(self) noexcept:
-        if self.size <= _OUTPUT_BYTES_PAUSE and not self.is_closing:
+        if self.size <= _OUTPUT_BYTES_PAUSE and not self.is_closing and self.began_ns < self.until_ns:
             return True
         self.has_waiting = not self.is_closing
         return False

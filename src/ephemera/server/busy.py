@@ -43,6 +43,8 @@ class Busy:
         self.is_paused = False
         """Whether it was left in the middle: somebody else is being served."""
         self.is_ending = False
+        self.begun = 0
+        """How many have passed the threshold."""
 
     @property
     def is_on(self) -> bool:
@@ -63,6 +65,7 @@ class Busy:
             return reply
         self._session, self.command, self._args = session, command, args
         self._began_ns = began_ns
+        self.begun += 1
         self._server.review()
         return POSTPONED
 

@@ -36,7 +36,7 @@ from ephemera.resp.replies import Refused
 from ephemera.server._sockets import IS_AVAILABLE, Receiving, Sockets
 from ephemera.server.gathering import Gathered, Turns
 from ephemera.server.server import Server
-from ephemera.server.session import Session
+from ephemera.server.session import OUTPUT_BYTES_PAUSE, Session
 from ephemera.server.settings import OutputLimit
 
 _log = logging.getLogger("ephemera.server")
@@ -47,6 +47,8 @@ DRAIN_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
 """How long requests wait for the GIL while a checkpoint has it."""
 TURN_LOOK_SECONDS = 0.005
+ANSWERING_NS = 10_000_000
+"""After so long the rest of what one client has sent waits until others were answered."""
 BACKLOG = 511
 FILES_BESIDE_CLIENTS = 128
 """How many files the store and the server itself may have open."""
@@ -87,6 +89,8 @@ class Connection(Receiving, asyncio.Protocol):
         self._is_queued = False
         self._is_choked = False
         self._is_lost = False
+        self._held = 0  # replies that wait until they are safe to say
+        self._held_bytes = 0
         self._soft_since_ms: int | None = None
         self.holds_replies = listener.syncs_turns
         self.send: Callable[[bytes], None] = self._hold if self.holds_replies else self.release
@@ -193,13 +197,19 @@ class Connection(Receiving, asyncio.Protocol):
         if self.session.has_waiting:
             self._go_on_later()
 
+    @property
+    def _has_enough(self) -> bool:
+        """Whether nothing more is to be answered: it has too much to read, or to wait for, or is to end."""
+        is_ending = self.session.is_closing or self.transport.is_closing()
+        return self._is_choked or self._held_bytes > OUTPUT_BYTES_PAUSE or is_ending
+
     def _go_on(self) -> None:
         """Answer what waited while the client had too much to read."""
-        if self._is_choked or self.transport.is_closing():
+        if self._has_enough:
             return
         with self._guarded():
             self.finish(self.session.go_on())
-            if not (self.session.has_waiting or self._is_choked or self.transport.is_closing()):
+            if not (self.session.has_waiting or self._has_enough):
                 self._resume_reading()
 
     def _go_on_later(self) -> None:
@@ -225,17 +235,31 @@ class Connection(Receiving, asyncio.Protocol):
 
     def _hold(self, out: bytes) -> None:
         self.settle()
+        self._held += 1
+        self._held_bytes += len(out)
+        if self._held_bytes > OUTPUT_BYTES_PAUSE:
+            self._pause_reading()
         self._listener.hold(self, out)
 
+    def let_go(self, out: bytes) -> None:
+        """What was held is safe to say."""
+        had_enough = self._held_bytes > OUTPUT_BYTES_PAUSE
+        self._held -= 1
+        self._held_bytes -= len(out)
+        self.release(out)
+        if had_enough and not self._has_enough:
+            self._resume_reading()
+            self._go_on()
+
     def release(self, out: bytes) -> None:
-        """Write what is safe to say."""
+        """Write what is safe to say; the last of it before the end, if that is to come."""
         if self._is_lost:
             return
         self.settle()
         self._pass_on(out)
         if self._is_choked:
             self._check_output()
-        if self.session.is_closing:
+        if self.session.is_closing and not self._held:
             self.close()
 
     def pause_writing(self) -> None:
@@ -245,7 +269,7 @@ class Connection(Receiving, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_choked = False
-        if not self.transport.is_closing():
+        if not self._has_enough:
             self._resume_reading()
             self._go_on()
 
@@ -310,25 +334,27 @@ class Listener:
         if IS_AVAILABLE:
             self.loop.add_reader(self.sockets.fd, self.sockets.serve)
         server.stop = self.stop
+        server.answering_ns = ANSWERING_NS
         server.hand_over = self.loop.call_soon_threadsafe
         server.pacing.begin(self.loop.call_later)
-        is_commit = server.settings.durability == "commit"
+        self._is_commit = server.settings.durability == "commit"
         self._turns: Turns[Held] | None = None
         if isinstance(server.store.engine, Gathered):
             self._turns = Turns(
                 server.store.engine,
-                durable=is_commit,
+                durable=self._is_commit,
                 hand_over=server.hand_over,
                 release=_release,
                 fail=self._fail,
             )
-        self.syncs_turns = is_commit or self._turns is not None
+        self.syncs_turns = self._is_commit or self._turns is not None
         self._endings: list[Callable[[], None]] = []
         self._stopping = asyncio.Event()
         self._is_empty = asyncio.Event()
         self._failure: EphemeraError | None = None
         self._unsynced: Held = []
         self._synced_changes = server.changes
+        self._synced_scripts = 0
         server.settings.maxclients = _allow_clients(server.settings.maxclients)
 
     # --- life ---------------------------------------------------------------------------------
@@ -407,6 +433,8 @@ class Listener:
             self.server.tick()
             if self._turns is not None:
                 self._turns.tick([])
+            elif self._is_commit and self.server.changes != self._synced_changes:
+                self._end_turn()  # whoever wrote wants no replies
             now_ms = self.server.now_ms()
             for connection in tuple(self.connections):
                 connection.tick(now_ms)
@@ -453,18 +481,33 @@ class Listener:
 
     def _end_turn(self) -> None:
         held, self._unsynced = self._unsynced, []
-        has_writes = self.server.changes != self._synced_changes
-        self._synced_changes = self.server.changes
-        if self._turns is not None:
-            self._turns.end(held, has_writes=has_writes)
-            return
-        if has_writes:
+        is_busy = self.server.busy.is_on
+        has_writes = self._has_writes(is_busy=is_busy)
+        if has_writes and self._is_commit and (is_busy or self._turns is None):
             try:
                 self.server.store.sync()
             except EphemeraError as error:
                 self._fail(error, [held])
                 return
-        _release(held)
+        if self._turns is not None:
+            self._turns.end(held, has_writes=has_writes and not is_busy)
+        else:
+            _release(held)
+
+    def _has_writes(self, *, is_busy: bool) -> bool:
+        """Whether replies of this turn may speak of what is not yet safe.
+
+        What a script writes is counted as it is called, and is there once it is over: for as long as it is
+        under way it is nobody's, and what came before it is made safe once.
+        """
+        scripts = self.server.busy.begun
+        if is_busy and self._synced_scripts == scripts:
+            return False
+        self._synced_scripts = scripts
+        has_writes = self.server.changes != self._synced_changes
+        if not is_busy:
+            self._synced_changes = self.server.changes
+        return has_writes
 
     def _fail(self, error: EphemeraError, turns: list[Held]) -> None:
         """Stop: what was written is lost, so nothing that speaks of it may go out."""
@@ -479,7 +522,7 @@ class Listener:
 def _release(held: Held) -> None:
     for connection, out in held:
         with connection._guarded():
-            connection.release(out)
+            connection.let_go(out)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:  # Any: as asyncio has it
