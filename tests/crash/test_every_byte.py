@@ -6,6 +6,7 @@ bit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,8 @@ STAMP = slice(192, 212)
 BITS = [1 << bit for bit in range(8)]
 PAGE = 4096
 HEAD = 32
+META = 160
+TREE = re.compile(rb"meta\0.{49}", re.DOTALL)
 """The head of a page of LMDB, and the first of the positions behind it."""
 
 
@@ -214,11 +217,15 @@ def test_a_base_tier_that_nobody_damaged_is_whole(based: Image, tmp_path: Path) 
 
 
 def some_base_bytes(image: Image) -> list[Damage]:
-    """One in thirty bytes that carry something, and the heads of pages in full."""
+    """One in thirty bytes that carry something; in full the heads of pages, what LMDB says of its file in the first
+    two, and what it says of the tree with the families."""
     content = image.files[BASE][: pages_end(image)]
     filled = [offset for offset, byte in enumerate(content) if byte]
     heads = [offset for offset in filled if offset % PAGE < HEAD]
-    return [Damage(BASE, offset, 0xFF) for offset in sorted({*filled[::30], *heads})]
+    metas = [page + offset for page in (0, PAGE) for offset in range(META)]
+    trees = [at for tree in re.finditer(TREE, content) for at in range(*tree.span())]
+    chosen = sorted({*filled[::30], *heads, *metas, *trees})
+    return [Damage(BASE, offset, 0xFF) for offset in chosen]
 
 
 def test_a_flipped_byte_of_the_base_tier_is_found_and_confined(

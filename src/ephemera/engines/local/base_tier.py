@@ -790,6 +790,7 @@ _DAMAGE = (
     lmdb.IncompatibleError,
     lmdb.InvalidError,
     lmdb.InvalidParameterError,
+    lmdb.MapResizedError,
     lmdb.NotFoundError,
     lmdb.PageFullError,
     lmdb.PageNotFoundError,

@@ -21,6 +21,7 @@ from typing import Any
 
 from ephemera.core._access import CompiledAccess
 from ephemera.core._block import Hold, block
+from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
     CorruptStore,
@@ -32,7 +33,14 @@ from ephemera.core.errors import (
 )
 from ephemera.core.expiry import is_dead
 from ephemera.core.hurry import is_hurried
-from ephemera.core.keyvalue import Capability, CheckReport, Expired, Range, Waits
+from ephemera.core.keyvalue import (
+    Capability,
+    CheckReport,
+    Expired,
+    Range,
+    Waits,
+    family_dropped,
+)
 from ephemera.core.options import Options
 from ephemera.engines.local import families as family_table
 from ephemera.engines.local import maintenance
@@ -286,6 +294,12 @@ class LocalEngine:
                 if not family_table.exists(txn, name):
                     family_table.create(txn, name)
             ref = self._families.get(name)
+            if ref is None and name == DEFAULT_FAMILY:
+                raise CorruptStore(
+                    self._base.file.path, None, f"the table of families does not show {name!r}"
+                )
+            if ref is None:
+                raise family_dropped(name)  # by another process, just now
         return ref
 
     def set_default_ttl(self, family: FamilyRef, ttl_ms: int | None) -> None:
