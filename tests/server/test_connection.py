@@ -325,6 +325,14 @@ def test_reply_skip_keeps_the_next_one_back(client: Client) -> None:
     assert feed(skip + wire("CLIENT", "REPLY", "ON")) == b"+OK\r\n"
 
 
+@pytest.mark.parametrize("mode", ["SKIP", "OFF"])
+def test_a_client_without_replies_is_closed_for_wrong_bytes_without_a_word(
+    client: Client, mode: str
+) -> None:
+    assert client.session.feed(wire("CLIENT", "REPLY", mode) + b"*x\r\n") == b""
+    assert client.session.is_closing
+
+
 # --- CLIENT PAUSE ---------------------------------------------------------------------------------
 
 

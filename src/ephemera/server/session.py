@@ -17,7 +17,7 @@ from ephemera.core.clock import elapsed_ns
 from ephemera.core.hurry import hurried
 from ephemera.resp.encoder import encode
 from ephemera.resp.parser import Limits, Parser, Request
-from ephemera.resp.replies import NO_REPLY, Refused, Reply, Simple
+from ephemera.resp.replies import NO_REPLY, Push, Refused, Reply, Simple
 from ephemera.server._direct import OUTPUT_BYTES_PAUSE, POSTPONED, Answering, Call
 from ephemera.server.busy import BUSY
 from ephemera.server.monitor import show
@@ -64,6 +64,7 @@ class Session(Answering):
         # Requests wait until their client has read (`has_waiting`), or for the end of a pause, of a script's
         # slice, or of a checkpoint (`is_postponed`): `go_on` answers them.
         self._waiting: deque[Request] = deque()
+        self.silence = Silence.NONE
         self.reset()
 
     def reset(self) -> None:
@@ -76,7 +77,8 @@ class Session(Answering):
         self.executing: int | None = None  # how many commands the EXEC under way runs
         self.subscriptions = 0
         self.server.release(self)
-        self.silence = Silence.NONE
+        if self.silence is not Silence.NOW:  # the reply to RESET may be the one that SKIP is about
+            self.silence = Silence.NONE
         self.marks: set[str] = set()  # the letters of CLIENT LIST for what the client asked for
         self.server.unmonitor(self)
         self.select(0)
@@ -172,7 +174,7 @@ class Session(Answering):
 
     def look_for_error(self) -> None:
         """After the last whole request: say what was wrong with the bytes that followed it, if anything."""
-        if self.parser.error is not None:
+        if self.parser.error is not None and self.silence is Silence.NONE:
             self.write(encode(Refused(b"ERR " + self.parser.error), self.protocol))
         if self.parser.error is not None or self.parser.is_over:
             self.is_closing = True
@@ -186,7 +188,8 @@ class Session(Answering):
         if self.silence is not Silence.ALWAYS:
             self.silence = Silence.NONE if is_silent else Silence.NOW
             self.review()
-        return command, NO_REPLY if is_silent else reply
+        # What answers a subscriber is pushed, as messages are: nobody keeps that back.
+        return command, NO_REPLY if is_silent and not isinstance(reply, Push) else reply
 
     def _decide(self, args: Request) -> tuple[Command | None, Reply]:
         busy = self.server.busy
