@@ -51,6 +51,7 @@ READS = [
     ("STRLEN key", 1),
     ("DBSIZE", None),
     ("PING", b"PONG"),
+    ("PUBLISH channel message", 0),
     ("EVAL_RO return(redis.call('GET',KEYS[1])) 1 key", b"1"),
 ]
 
@@ -196,6 +197,19 @@ def test_no_read_waits(line: str, reply: object, open_store: Callable[..., ephem
     found = Client(server)(*line.split())
     assert found is not False
     assert reply is None or found == reply
+    assert not timer.due
+
+
+def test_no_script_waits_that_says_it_only_reads(
+    open_store: Callable[..., ephemera.Store],
+) -> None:
+    server, timer = paced(open_store())
+    script = "#!lua flags=no-writes\nreturn redis.call('GET', KEYS[1])"
+    client = Client(server)
+    assert client("EVAL", script, 1, "key") == b"1"
+    assert client("EVALSHA", client("SCRIPT", "LOAD", script), 1, "key") == b"1"
+    assert [client("MULTI"), client("EVAL", script, 1, "key")] == [b"OK", b"QUEUED"]
+    assert client("EXEC") == [b"1"]
     assert not timer.due
 
 

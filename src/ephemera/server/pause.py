@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ephemera.core.expiry import is_dead
 from ephemera.server.table import Command
 
@@ -24,9 +26,6 @@ class Pause:
     def is_over(self, now_ms: int) -> bool:
         return is_dead(self.until_ms, now_ms)
 
-    def holds(self, command: Command, queued: list[Command]) -> bool:
-        """Whether a command must wait; what is queued counts when it is about to run."""
-        if self._holds_all:
-            return True
-        about_to_run = [command, *(queued if command.name == "exec" else ())]
-        return any(each.is_write for each in about_to_run)
+    def holds(self, about_to_run: Iterable[Command]) -> bool:
+        """Whether the commands that a request would run must wait."""
+        return self._holds_all or any(each.counts_as_write for each in about_to_run)

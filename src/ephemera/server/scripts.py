@@ -44,7 +44,7 @@ CONSTANTS = {
     "REPL_NONE": 0, "REPL_AOF": 1, "REPL_SLAVE": 2, "REPL_REPLICA": 2, "REPL_ALL": 3,
 }  # fmt: skip
 FLAGS = {b"no-writes", b"allow-oom", b"allow-stale", b"no-cluster", b"allow-cross-slot-keys"}
-COUNTS_AS_WRITE = {"publish", "spublish"}
+BY_HASH = {"evalsha", "evalsha_ro"}
 WHOLE_MAX = 2**62
 """Whole numbers below this are passed to commands with all their digits."""
 SLICE_NS = 5_000_000
@@ -118,6 +118,17 @@ class Scripts:
 
     def knows(self, sha: bytes) -> bool:
         return sha.lower() in self._known
+
+    def is_harmless(self, command: Command, args: list[bytes]) -> bool:
+        """Whether a request runs a script that says of itself that it writes nothing."""
+        if not command.is_script:
+            return False
+        if command.name in BY_HASH:
+            known = self._known.get(args[1].lower())
+            flags = known.flags if known is not None else None
+        else:
+            flags = _declared(args[1])
+        return b"no-writes" in (flags or ())
 
     def flush(self) -> None:
         """Forget all scripts, and with them whatever the interpreter holds."""
@@ -270,6 +281,14 @@ def _shebang(body: bytes) -> tuple[frozenset[bytes] | None, bytes]:
     return frozenset(flags), body[len(line) :]
 
 
+def _declared(body: bytes) -> frozenset[bytes] | None:
+    """The flags of a script that may be none."""
+    try:
+        return _shebang(body)[0]
+    except Refused:
+        return None
+
+
 class Api:
     """What scripts find in `redis`."""
 
@@ -324,8 +343,7 @@ class Api:
             raise Refused("ERR Wrong number of args calling Redis command from script")
         if "noscript" in command.flags:
             raise Refused("ERR This Redis command is not allowed from script")
-        is_write = "write" in command.flags or command.name in COUNTS_AS_WRITE
-        if is_write and run.is_readonly:
+        if command.counts_as_write and run.is_readonly:
             raise Refused("ERR Write commands are not allowed from read-only scripts.")
         return run.session.run_inside(command, args)
 

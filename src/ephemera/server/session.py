@@ -229,23 +229,27 @@ class Session(Answering):
     def _must_wait(self, command: Command, args: Request) -> bool:
         """Whether CLIENT PAUSE holds this command back, or a store that is behind its writers."""
         pacing = self.server.pacing
-        if self._is_paused(command):
+        if self._is_paused(command, args):
             pacing.forget(self)
             return True
-        is_write = command.is_write if self.queue is None else self._runs_write(command)
+        about_to_run = [(command, args)] if self.queue is None else self._run_by(command)
+        is_write = any(each.is_write for each in self._without_harmless(about_to_run))
         return pacing.holds(self, args, is_write=is_write)
 
-    def _runs_write(self, command: Command) -> bool:
-        return any(queued.is_write for queued, _ in self._run_by(command))
-
-    def _is_paused(self, command: Command) -> bool:
+    def _is_paused(self, command: Command, args: Request) -> bool:
         server = self.server
         if not server.pause.until_ms:
             return False
         if server.pause.is_over(server.now_ms()):
             server.unpause()
             return False
-        return server.pause.holds(command, [queued for queued, _ in self.queue or ()])
+        about_to_run = [(command, args), *self._run_by(command)]
+        return server.pause.holds(self._without_harmless(about_to_run))
+
+    def _without_harmless(self, requests: list[tuple[Command, Request]]) -> Iterator[Command]:
+        """The commands of requests, but for scripts that say of themselves that they write nothing."""
+        is_harmless = self.server.scripts.is_harmless
+        return (command for command, args in requests if not is_harmless(command, args))
 
     def admit(self, args: Request) -> Command:
         """The command that a request names, if this session may use it now. Raises Refused."""

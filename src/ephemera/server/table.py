@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Handler = Callable[["Call"], Reply]
 
 ARGUMENTS_SHOWN_MAX = 128
+COUNTS_AS_WRITE = {"publish", "spublish"}
+"""What changes no key, and yet something for others. Redis has a flag for it that COMMAND does not show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ class Command(Counted):
     def is_script(self) -> bool:
         """Whether it runs one: MONITOR shows it before the commands inside it."""
         return "skip_monitor" in self.flags
+
+    @property
+    def counts_as_write(self) -> bool:
+        """Whether a pause of writes holds it, and scripts that only read may not call it."""
+        return self.is_write or self.name in COUNTS_AS_WRITE
 
     def takes(self, count: int) -> bool:
         """Whether it can be called with so many arguments, its name among them."""
