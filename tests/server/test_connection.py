@@ -362,6 +362,18 @@ def test_a_pause_of_writes_lets_reads_through(server: Server) -> None:
     assert other.session.go_on() == b":2\r\n"
 
 
+def test_a_second_pause_weakens_no_pause_of_all(clock: ManualClock, client: Client) -> None:
+    client("MULTI")
+    client("CLIENT", "PAUSE", 1000, "ALL")
+    client("CLIENT", "PAUSE", 500, "WRITE")
+    assert client("EXEC") == [b"OK", b"OK"]
+    assert client("PING") is False
+    clock.advance(1)
+    assert client.go_on() == b"PONG"
+    assert client("CLIENT", "PAUSE", 1000, "WRITE") == b"OK"
+    assert client("PING") == b"PONG"
+
+
 def test_a_pause_of_writes_holds_a_transaction_that_writes(server: Server) -> None:
     client, reader, writer = Client(server), Client(server), Client(server)
     reader("MULTI")

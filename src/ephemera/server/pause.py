@@ -16,12 +16,13 @@ class Pause:
         self._holds_all = False
 
     def begin(self, until_ms: int, *, holds_all: bool) -> None:
-        """A second pause may only prolong the first."""
+        """A second pause may only prolong the first, or let more wait."""
         self.until_ms = max(self.until_ms, until_ms)
-        self._holds_all = holds_all
+        self._holds_all = self._holds_all or holds_all
 
     def end(self) -> None:
         self.until_ms = 0
+        self._holds_all = False
 
     def is_over(self, now_ms: int) -> bool:
         return is_dead(self.until_ms, now_ms)
