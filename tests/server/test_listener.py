@@ -302,6 +302,59 @@ def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(scenario, settings=Settings(timeout=60), store=store)
 
 
+def look_after_all(listener: Listener) -> None:
+    for connection in tuple(listener.connections):
+        connection.tick(listener.server.now_ms())
+
+
+def test_who_waits_for_us_is_not_idle() -> None:
+    clock = ephemera.ManualClock()
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        waiting, other = await connect(), await connect()
+        await ask(other, wire("CLIENT", "PAUSE", 600_000, "WRITE"), b"+OK\r\n")
+        await ask(waiting, wire("PING") + wire("SET", "key", "1"), b"+PONG\r\n")
+        clock.advance(61)
+        look_after_all(listener)
+        assert await other[0].read() == b""
+        await ask(await connect(), wire("CLIENT", "UNPAUSE"), b"+OK\r\n")
+        await ask(waiting, b"", b"+OK\r\n")
+        look_after_all(listener)
+        await ask(waiting, wire("GET", "key"), b"$1\r\n1\r\n")
+        clock.advance(61)
+        look_after_all(listener)
+        assert await waiting[0].read() == b""
+
+    store = ephemera.open("memory://", clock=clock, maintenance="manual")
+    serve(scenario, settings=Settings(timeout=60), store=store)
+
+
+def test_who_still_reads_is_not_idle() -> None:
+    clock, size = ephemera.ManualClock(), 30_000_000
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        await ask((reader, writer), wire("SET", "large", b"x" * size), b"+OK\r\n")
+        await ask((reader, writer), wire("GET", "large"), b"$30000000\r\n")
+        (connection,) = listener.connections
+        unsent = connection.transport.get_write_buffer_size
+        for _ in range(3):
+            look_after_all(listener)
+            clock.advance(61)
+            before = unsent()
+            while unsent() == before:
+                await reader.readexactly(1_000)
+            look_after_all(listener)
+            assert not connection.transport.is_closing()
+        clock.advance(61)
+        look_after_all(listener)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(size)
+
+    store = ephemera.open("memory://", clock=clock, maintenance="manual")
+    serve(scenario, settings=Settings(timeout=60), store=store)
+
+
 @pytest.mark.parametrize("command", ["MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
 def test_who_only_listens_is_not_idle(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
@@ -654,6 +707,26 @@ def test_who_ends_gets_all_replies_that_are_still_held(
         assert replies[10:15] == {"half-close": b"", "QUIT": b"+OK\r\n"}.get(last, b"-ERR ")
 
     serve(scenario, store=open_store(file_url(tmp_path)))
+
+
+def test_who_waits_for_replies_that_are_held_is_not_idle(
+    tmp_path: Path, turns_that_wait: Callable[[Listener], None]
+) -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        streams = await connect()
+        streams[1].write(wire("SET", "a", "1"))
+        await until(partial(_has_turns, listener, 1))
+        (connection,) = listener.connections
+        for _ in range(2):
+            connection.session.active_ms -= 61_000
+            look_after_all(listener)
+        turns_that_wait(listener)
+        await ask(streams, wire("GET", "a"), b"+OK\r\n$1\r\n1\r\n")
+        connection.session.active_ms -= 61_000
+        look_after_all(listener)
+        assert await streams[0].read() == b""
+
+    serve(scenario, settings=Settings(timeout=60), store=open_store(file_url(tmp_path)))
 
 
 def test_replies_that_are_held_are_no_more_than_a_client_may_leave_unread(

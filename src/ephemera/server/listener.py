@@ -92,6 +92,7 @@ class Connection(Receiving, asyncio.Protocol):
         self._held = 0  # replies that wait until they are safe to say
         self._held_bytes = 0
         self._soft_since_ms: int | None = None
+        self._unsent = 0  # bytes, when last looked at
         self.holds_replies = listener.syncs_turns
         self.send: Callable[[bytes], None] = self._hold if self.holds_replies else self.release
 
@@ -306,17 +307,27 @@ class Connection(Receiving, asyncio.Protocol):
 
     def _cut_off(self, now_ms: int) -> None:
         """Close who says nothing for too long, or does not read for too long."""
+        if self._has_read() or self._held:
+            self.session.active_ms = now_ms
         idle_ms_max = self._listener.server.settings.timeout * 1000
         is_idle = idle_ms_max and now_ms - self.session.active_ms > idle_ms_max
-        if is_idle and not self.session.is_listener:
-            self.close()
+        if is_idle and not self.session.is_listener and not self.session.is_postponed:
+            if self._unsent:
+                self.abort()  # it takes nothing of what is left, and would keep it for ever
+            else:
+                self.close()
         limit = self._limit()
-        if not limit.soft or self.transport.get_write_buffer_size() <= limit.soft:
+        if not limit.soft or self._unsent <= limit.soft:
             self._soft_since_ms = None
         elif self._soft_since_ms is None:
             self._soft_since_ms = now_ms
         elif now_ms - self._soft_since_ms > limit.soft_seconds * 1000:
             self.abort()
+
+    def _has_read(self) -> bool:
+        """Whether the client has taken some of what is left to send since this was last asked."""
+        before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        return self._unsent < before
 
 
 Held = list[tuple[Connection, bytes]]

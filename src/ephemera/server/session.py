@@ -131,7 +131,8 @@ class Session(Answering):
         return self.parser.unread
 
     def go_on(self) -> bytes:
-        """The replies to requests that waited."""
+        """The replies to requests that waited; a client is as active when it gets them as when it asks."""
+        self.active_ms = self.server.now_ms()
         self.has_waiting = self.is_postponed = False
         pacing, waiting = self.server.pacing, self._take_waiting()
         if pacing.has_lost_patience(self):
