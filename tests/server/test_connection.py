@@ -396,6 +396,21 @@ def test_a_pause_of_writes_holds_scripts_that_may_write(server: Server) -> None:
     assert writer.session.go_on() == b":1\r\n"
 
 
+def test_what_follows_a_password_is_read_after_it_in_a_pause_too(
+    clock: ManualClock, server: Server
+) -> None:
+    guarded = Server(server.store, Settings(requirepass=b"open sesame"))
+    client, other = Client(guarded), Client(guarded)
+    assert other("AUTH", "open sesame") == b"OK"
+    assert other("CLIENT", "PAUSE", 1000) == b"OK"
+    # More arguments, and longer ones, than a client may send that has not said the password.
+    more = wire("MSET", *"abcdefghijkl") + wire("SET", "key", b"x" * 20_000)
+    for piece in (wire("AUTH", "open sesame") + more[:100], more[100:], wire("STRLEN", "key")):
+        assert client.session.feed(piece) == b""
+    clock.advance(1)
+    assert client.session.go_on() == 3 * b"+OK\r\n" + b":20000\r\n"
+
+
 def test_a_key_that_dies_in_a_pause_is_dead_after_it(clock: ManualClock, client: Client) -> None:
     client("SET", "key", "1", "PX", 500)
     client("CLIENT", "PAUSE", 1000)

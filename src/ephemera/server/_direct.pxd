@@ -143,7 +143,7 @@ cdef class Answering:
     cdef void give_back(self) noexcept
     cdef int _begin(self) except -1
     cdef bint _may_answer(self) noexcept
-    cdef int _answer_each(self, requests) except -1
+    cdef int _answer_all(self, const char *at, Py_ssize_t size) except -1
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL
     cdef const char *_answer_next(self, const char *at, const char *end) except NULL
     cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept

@@ -392,7 +392,7 @@ cdef class Answering:
     def postpone(self, args):
         raise TypeError("postpone")
 
-    def keep_waiting(self, requests):
+    def keep_waiting(self, data):
         raise TypeError("keep_waiting")
 
     def look_for_error(self):
@@ -405,26 +405,32 @@ cdef class Answering:
         self.take(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return self.taken()
 
-    def go_on_with(self, requests) -> bytes:
-        """The replies to requests that waited."""
+    def go_on_with(self, list request, bytes rest not None) -> bytes:
+        """The replies to a request that waited, if one did, and to what came after it."""
         self._begin()
-        self._answer_each(requests)
+        if request is not None:
+            self._answer_listed(request)
+        self._answer_all(PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest))
         return self.taken()
 
     cdef int take(self, const char *data, Py_ssize_t size) except -1:
         """Answer the requests that these bytes complete, into `out`: `taken` has it, or `give_back`."""
-        cdef const char *at = data
-        cdef const char *end = data + size
         self._begin()
         self.active_ms = self.tally.now.ms()
         self.tally.input_bytes += size
+        return self._answer_all(data, size)
+
+    cdef int _answer_all(self, const char *at, Py_ssize_t size) except -1:
+        """Answer up to a request after which, or before which, the rest has to wait. That stays as it is: what
+        runs before it may change how it is to be read."""
+        cdef const char *end = at + size
         while at != end and self._may_answer():
             if self.parser.has_unread:
                 at = self._answer_next(at, end)
             else:
                 at = self._answer_plain(at, end)
         if self.has_waiting and not self.is_closing:
-            self.keep_waiting(self.parser.read(at, end))
+            self.keep_waiting(PyBytes_FromStringAndSize(at, end - at))
         elif self.parser.has_unread and not self.is_closing:
             self.look_for_error()
         return 0
@@ -500,16 +506,6 @@ cdef class Answering:
         for i in range(ahead.count):
             if hints[i]:
                 keys.compiled.foresee_more(hints[i])
-        return 0
-
-    cdef int _answer_each(self, requests) except -1:
-        """Answer requests up to one after which, or before which, the rest has to wait."""
-        cdef list args
-        for args in requests:
-            if not self._answer_listed(args):
-                return 0
-        if self.parser.has_unread:
-            self.look_for_error()
         return 0
 
     cdef bint _answer_listed(self, list args) except -1:

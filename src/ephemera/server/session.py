@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from ephemera import EphemeraError, ReadOnly, StoreFull
 from ephemera.core.clock import elapsed_ns
@@ -61,9 +60,10 @@ class Session(Answering):
         self.created_ms = self.active_ms = server.now_ms()
         self.transmit: Callable[[bytes], object] = _discard
         self.wake: Callable[[], object] = _sleep_on
-        # Requests wait until their client has read (`has_waiting`), or for the end of a pause, of a script's
-        # slice, or of a checkpoint (`is_postponed`): `go_on` answers them.
-        self._waiting: deque[Request] = deque()
+        # Requests wait until their client has read, or others had their turn (`has_waiting`), or for the end of
+        # a pause, of a script's slice, or of a checkpoint (`is_postponed`): `go_on` answers them.
+        self._postponed: Request | None = None
+        self._rest = b""
         self.silence = Silence.NONE
         self.reset()
 
@@ -127,25 +127,22 @@ class Session(Answering):
 
     @property
     def unread(self) -> int:
-        """How many bytes of an unfinished request are held."""
-        return self.parser.unread
+        """How many bytes are held of requests that are unfinished, or wait."""
+        return self.parser.unread + len(self._rest)
 
     def go_on(self) -> bytes:
         """The replies to requests that waited; a client is as active when it gets them as when it asks."""
         self.active_ms = self.server.now_ms()
         self.has_waiting = self.is_postponed = False
-        pacing, waiting = self.server.pacing, self._take_waiting()
+        pacing, postponed, rest = self.server.pacing, self._postponed, self._rest
+        self._postponed, self._rest = None, b""
         if pacing.has_lost_patience(self):
-            replies = hurried(self.go_on_with, waiting)
+            replies = hurried(self.go_on_with, postponed, rest)
         else:
-            replies = self.go_on_with(waiting)
+            replies = self.go_on_with(postponed, rest)
         if not self.is_postponed:
             pacing.forget(self)
         return replies
-
-    def _take_waiting(self) -> Iterator[Request]:
-        while self._waiting:
-            yield self._waiting.popleft()
 
     def push(self, reply: Reply) -> None:
         """Send what answers no request, in its place among the replies under way."""
@@ -166,12 +163,12 @@ class Session(Answering):
 
     def postpone(self, args: Request) -> None:
         """Let a request wait until somebody wakes this session."""
-        self._waiting.appendleft(args)
+        self._postponed = args
         self.has_waiting = self.is_postponed = True
 
-    def keep_waiting(self, requests: Iterable[Request]) -> None:
-        """Let requests wait behind those that do."""
-        self._waiting.extend(requests)
+    def keep_waiting(self, data: bytes) -> None:
+        """Let these bytes wait behind those that do."""
+        self._rest += data
 
     def look_for_error(self) -> None:
         """After the last whole request: say what was wrong with the bytes that followed it, if anything."""
