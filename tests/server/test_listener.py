@@ -103,7 +103,9 @@ def test_a_unix_socket_is_for_its_owner_and_goes_with_the_server(tmp_path: Path)
     assert not os.path.exists(path)
 
 
-def test_tls(tmp_path: Path) -> None:
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[Endpoint, ssl.SSLContext]:
+    """Where to listen with TLS, and what a client must trust."""
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
@@ -112,13 +114,31 @@ def test_tls(tmp_path: Path) -> None:
     )  # fmt: skip
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
+    return Endpoint(port=0, tls=context), ssl.create_default_context(cafile=str(certificate))
 
+
+def test_tls(tls: tuple[Endpoint, ssl.SSLContext]) -> None:
     async def scenario(_: Listener, connect: Dialer) -> None:
-        trusting = ssl.create_default_context(cafile=str(certificate))
-        streams = await connect(ssl=trusting, server_hostname="localhost")
+        streams = await connect(ssl=tls[1], server_hostname="localhost")
         await ask(streams, wire("PING"), b"+PONG\r\n")
 
-    serve(scenario, endpoint=Endpoint(port=0, tls=context))
+    serve(scenario, endpoint=tls[0])
+
+
+def test_with_tls_all_that_was_sent_before_the_end_is_done(
+    tls: tuple[Endpoint, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)  # all but one request wait
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        _reader, writer = await connect(ssl=tls[1], server_hostname="localhost")
+        await until(lambda: listener.connections)
+        writer.write(wire("CLIENT", "REPLY", "OFF") + wire("INCR", "count") * 500)
+        writer.close()
+        await until(lambda: not listener.connections)
+        assert listener.server.store.get("count") == b"500"
+
+    serve(scenario, endpoint=tls[0])
 
 
 def test_too_many_clients_are_told_so() -> None:
@@ -648,6 +668,21 @@ def test_with_commit_a_long_script_is_acknowledged_after_its_own_sync(
 
     settings = Settings(durability="commit", busy_reply_threshold=20)
     serve(scenario, settings=settings, store=store)
+
+
+def test_a_script_ends_though_its_client_does_not_read() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        writer.write(wire("EVAL", LONG_SCRIPT, 0))
+        await until(lambda: listener.server.busy.is_on)
+        (connection,) = listener.connections
+        connection.pause_writing()
+        await until(lambda: not listener.server.busy.is_on)
+        await ask(await connect(), wire("GET", "scripted"), b"$1\r\n1\r\n")
+        connection.resume_writing()
+        await ask((reader, writer), wire("PING"), b"$4\r\ndone\r\n+PONG\r\n")
+
+    serve(scenario, settings=Settings(busy_reply_threshold=20))
 
 
 def test_with_commit_writes_without_replies_are_synced_too(

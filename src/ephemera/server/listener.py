@@ -154,7 +154,11 @@ class Connection(Receiving, asyncio.Protocol):
     def ended(self) -> None:
         """The client has sent its last byte; what it asked for before is still answered."""
         self._listener.sockets.leave(self)
-        self.session.is_closing = True
+        session = self.session
+        # With TLS the end is heard of though nothing is read at the time.
+        while session.has_waiting and not (session.is_postponed or self._has_enough):
+            self.send(session.go_on())
+        session.is_closing = True
         self.send(b"")
 
     def eof_received(self) -> bool:
@@ -201,8 +205,11 @@ class Connection(Receiving, asyncio.Protocol):
     @property
     def _has_enough(self) -> bool:
         """Whether nothing more is to be answered: it has too much to read, or to wait for, or is to end."""
-        is_ending = self.session.is_closing or self.transport.is_closing()
-        return self._is_choked or self._held_bytes > OUTPUT_BYTES_PAUSE or is_ending
+        if self.session.is_closing or self.transport.is_closing():
+            return True
+        if self._listener.server.busy.belongs_to(self.session):
+            return False  # its script keeps everybody waiting, and adds one reply
+        return self._is_choked or self._held_bytes > OUTPUT_BYTES_PAUSE
 
     def _go_on(self) -> None:
         """Answer what waited while the client had too much to read."""

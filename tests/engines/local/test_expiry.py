@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ephemera
-from ephemera import Expired, ManualClock, Store, StoreFull
+from ephemera import CorruptStore, Expired, ManualClock, Store, StoreFull
 from ephemera.core._block import block
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.engines.local import engine, expiry
@@ -1008,3 +1008,105 @@ def test_the_announcer_outlives_what_nobody_foresaw(
     clock.advance(2)
     assert died.get(timeout=20).key == b"k"
     wait_until(lambda: store.stats()["background_error"] is None)
+
+
+@pytest.mark.parametrize("failing", ["purge", "checkpoint"])
+@pytest.mark.parametrize("then", ["purge", "checkpoint", "one by one", "nothing"])
+def test_after_a_failure_every_death_is_told_once_and_in_order_also_by_the_next_opener(
+    open_store: Callable[..., Store],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    then: str,
+) -> None:
+    store = open_store()
+    events: list[Expired] = []
+    store.on_expire(events.append)
+    store.put("b", "below", ttl=2)
+    store.checkpoint()
+    for number, key in enumerate("acde", 1):
+        store.put(key, "above", ttl=number if number == 1 else number + 1)
+    clock.advance(4)
+    if failing == "purge":
+        fail_once(monkeypatch, engine_of(store)._base, "write")
+        with pytest.raises(StoreFull):
+            store.purge_expired()
+    else:
+        fail_once(monkeypatch, engine, "apply_segments")
+        with pytest.raises(StoreFull):
+            store.checkpoint()
+    if then == "purge":
+        store.purge_expired()
+    elif then == "checkpoint":
+        store.checkpoint()
+    elif then == "one by one":
+        assert [store.purge_expired(limit=1) for _ in range(2)] == [1, 1]
+    clock.advance(4)
+    store.close()
+    store = open_store()
+    store.on_expire(events.append)
+    store.purge_expired()
+    assert keys_of(events) == [b"a", b"b", b"c", b"d", b"e"]
+    store.checkpoint()
+    assert store.purge_expired() == 0
+
+
+def test_a_failed_purge_is_made_up_for_though_nobody_listens(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("below", "1", ttl=1)
+    store.checkpoint()
+    for number in range(5):
+        store.put(b"%d" % number, "2", ttl=1)
+    clock.advance(2)
+    fail_once(monkeypatch, engine_of(store)._base, "write")
+    with pytest.raises(StoreFull):
+        store.purge_expired()
+    store.put("0", "again")
+    assert store.purge_expired() == 5
+    assert store.stats()["expired"] == 6
+
+
+def test_an_interrupt_in_a_callback_loses_none_of_the_others(
+    store: Store, clock: ManualClock
+) -> None:
+    told: list[bytes] = []
+
+    def hear(event: Expired) -> None:
+        told.append(event.key)
+        if len(told) == 4:
+            raise KeyboardInterrupt
+
+    store.on_expire(hear)
+    for number in range(10):
+        store.put(b"%d" % number, "1", ttl=1)
+    clock.advance(2)
+    with pytest.raises(KeyboardInterrupt):
+        store.purge_expired()
+    assert (len(told), store.stats()["expired"]) == (4, 4)
+    store.purge_expired()
+    assert told == [b"%d" % number for number in range(10)]
+    assert store.stats()["expired"] == 10
+
+
+def test_an_index_that_cannot_be_read_stops_no_death_above_it_and_no_checkpoint(
+    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(maintenance="background")
+    died: queue.SimpleQueue[Expired] = queue.SimpleQueue()
+    store.on_expire(died.put)
+
+    def refuse(*_: object) -> Any:  # Any: it never returns
+        raise CorruptStore("base tier", None, "no index")
+
+    file = engine_of(store)._base.file
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "entries", refuse)
+        patch.setattr(file, "next_deadline_ms", lambda *_: NEVER_MS)
+        store.put("k", "v", ttl=1)
+        clock.advance(2)
+        assert died.get(timeout=20).key == b"k"
+        wait_until(lambda: "no index" in str(store.stats()["background_error"]))
+        store.put("kept", "1")
+        store.checkpoint()
+    assert store.get("kept") == b"1"

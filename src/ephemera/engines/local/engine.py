@@ -532,8 +532,9 @@ class LocalEngine:
             return
         if self._announcer is not None and self._expiry.has_callbacks:
             # What died in the segments is picked before the checkpoint leaves it out, and not told
-            # here: a callback may write, and so wait for this checkpoint.
-            self._expiry.pick(now_ms)
+            # here: a callback may write, and so wait for this checkpoint. What is damaged the announcer says.
+            with suppress(CorruptStore):
+                self._expiry.pick(now_ms)
             self._announcer.kick()
         apply_segments(self._base, segments, now_ms)
 

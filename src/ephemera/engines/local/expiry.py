@@ -73,7 +73,7 @@ class Upcoming:
         self._segments = segments
         self._families = families
         self._heaps: dict[int, SegmentDeadlines] = {}
-        self._told = self._kept = self._told_in_segments()
+        self._told = self._reached = self._kept = self._told_in_segments()
         # A record may come after its deadline, at the end of a long transaction, and is not among
         # what was told by then. So this stays where it was while `_told` goes on.
         self._told_by_others = self._told
@@ -90,6 +90,18 @@ class Upcoming:
                 pass
             heaps[segment.number] = heap
         self._heaps = heaps
+
+    @block
+    def popping(self) -> Iterator[None]:
+        """What is popped in the block counts as told; but if it raises, all of it will be found again."""
+        try:
+            yield
+        except BaseException:
+            # They are in no other place than the segments now: followed from their beginning, past what was told.
+            self._heaps = {}
+            self._reached = self._told_by_others = self._told
+            raise
+        self._told = self._reached
 
     @property
     def followed(self) -> list[Segment]:
@@ -110,7 +122,7 @@ class Upcoming:
         told = self._told_in_segments()
         if told > self._kept:
             self._kept = self._told_by_others = told
-            self._told = max(self._told, told)
+            self._told = self._reached = max(self._told, told)
 
     @property
     def is_told_kept(self) -> bool:
@@ -133,14 +145,14 @@ class Upcoming:
         self, until_ms: int, *, keys_max: int = sys.maxsize, segments: list[Segment] | None = None
     ) -> Iterator[list[Dead]]:
         """Take up to `keys_max` keys that died up to `until_ms`, of some segments or of all, in slices:
-        between two of them other threads may go on."""
+        between two of them other threads may go on. Inside `popping`."""
         # Another process may have applied a segment already: then it is not followed any more.
         numbers = self._heaps if segments is None else {segment.number for segment in segments}
         heaps = [heap for number, heap in self._heaps.items() if number in numbers]
         for dead, _, told in self._slices(heaps, until_ms, keys_max, is_counting=False):
             if segments is None:
                 # How far it went in some segments says nothing of the others.
-                self._told = max(self._told, told)
+                self._reached = max(self._reached, told)
             yield [Dead._make(one) for one in dead]
 
     def count_dead(self, until_ms: int, keys_max: int) -> int:
@@ -148,7 +160,7 @@ class Upcoming:
         total = 0
         heaps = list(self._heaps.values())
         for _, gone, told in self._slices(heaps, until_ms, keys_max, is_counting=True):
-            self._told = max(self._told, told)
+            self._reached = max(self._reached, told)
             total += gone
         return total
 
@@ -196,12 +208,9 @@ class Expiry:
         self._on_removed = on_removed
         self._upcoming = Upcoming(segments, families)
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
-        # What is taken from the deadlines of segments is nowhere else: it waits here until it is
-        # picked, or kept in `untold`, whatever fails on the way.
-        self._popped: list[Dead] = []
-        self._left_out: list[Dead] = []
         self._picked: list[Dead] = []  # to be told
-        # Held while the dead are picked; never while callbacks run, nor, where there are any, for a commit.
+        # Held while the dead are picked and, with manual maintenance, until that is committed; never while
+        # callbacks run, nor in the background, where there are any, for a commit.
         self.picking = threading.RLock()
         self._announced_ms: int | None = None
         self._announces_from = 0  # the state of the base tier in which the first were picked
@@ -215,7 +224,7 @@ class Expiry:
     def fork(self) -> None:
         """In the child: what was picked is the parent's to tell."""
         self.picking = threading.RLock()
-        self._popped, self._left_out, self._picked = [], [], []
+        self._picked = []
 
     # -- callbacks
 
@@ -236,26 +245,31 @@ class Expiry:
 
     def announce(self, now_ms: int) -> int:
         """Tell of all that died since the last call; returns when the next key will."""
-        next_ms = self.pick(now_ms)
-        self.tell_picked(now_ms)
-        return next_ms
+        try:
+            return self.pick(now_ms)
+        finally:
+            self.tell_picked(now_ms)
 
     def pick(self, now_ms: int) -> int:
         """Note who died since the last call, to be told; returns when the next key will."""
-        with self.picking, self._following() as (file, txn):
-            for dead in self._upcoming.pop_dead(now_ms):
-                self._popped += dead
+        with self.picking:
             after_ms = -1 if self._announced_ms is None else self._announced_ms
-            entries = file.entries(txn, after_ms, now_ms)
-            below, state = self._all_below(txn, entries), txn.id()
-            # Both are in order. To sort them would keep other threads waiting.
-            dead = list(heapq.merge(self._popped, below, key=_deadline_ms))
-            if self._announced_ms is None:
-                self._announces_from = state
-            announced_ms = max(after_ms, now_ms)
-            self._picked += dead
-            self._popped, self._announced_ms = [], announced_ms
-            return min(self._upcoming.next_ms, self._base.file.next_deadline_ms(announced_ms))
+            damage = None
+            with self._upcoming.popping(), self._following() as (file, txn):
+                above = [one for some in self._upcoming.pop_dead(now_ms) for one in some]
+                try:
+                    below = self._all_below(txn, file.entries(txn, after_ms, now_ms))
+                except CorruptStore as error:
+                    below, damage = [], error  # what died above it is told all the same
+                # Both are in order. To sort them would keep other threads waiting.
+                self._picked += heapq.merge(above, below, key=_deadline_ms)
+                if self._announced_ms is None:
+                    self._announces_from = txn.id()
+                self._announced_ms = max(after_ms, now_ms)
+            if damage is not None:
+                raise damage
+            next_below_ms = self._base.file.next_deadline_ms(self._announced_ms)
+            return min(self._upcoming.next_ms, next_below_ms)
 
     @block
     def _following(self) -> Iterator[tuple[BaseFile, ReadTransaction]]:
@@ -280,12 +294,24 @@ class Expiry:
     def tell_picked(self, now_ms: int) -> None:
         with self.picking:
             dead, self._picked = self._picked, []
-        self._tell(dead, now_ms)
+        if dead:
+            self._count(len(dead), now_ms, dead[0].deadline_ms)
+        told = 0
+        try:
+            for one in dead if self._callbacks else ():
+                told += 1
+                self._tell(one)
+        except BaseException:
+            # An interrupt in a callback: the next call tells of the rest.
+            with self.picking:
+                self._picked = dead[told:] + self._picked
+                self.told -= len(dead) - told
+            raise
 
     def stop_announcing(self) -> None:
         with self.picking:
             self._announced_ms = None
-            self._popped, self._picked = [], []
+            self._picked = []
             self._upcoming.forget_retired()
 
     def sweep(self, now_ms: int) -> bool:
@@ -327,21 +353,21 @@ class Expiry:
     def leaving_out(self, segments: list[Segment], now_ms: int) -> Iterator[list[Dead]]:
         """What is dead and untold and will be left out, or replaced in the base tier, when these
         segments are applied at `now_ms`: by the block, or if that fails by the next one."""
-        yield self._collect(segments, now_ms)
-        self._left_out = []
+        with self.picking, self._upcoming.popping():
+            yield self._collect(segments, now_ms)
 
     def _collect(self, segments: list[Segment], now_ms: int) -> list[Dead]:
-        with self.picking, self._following() as (file, txn):
+        with self._following() as (file, txn):
             self._upcoming.pass_over_told()
-            for some in self._upcoming.pop_dead(now_ms, segments=segments):
-                self._left_out += some
+            popped = self._upcoming.pop_dead(now_ms, segments=segments)
+            dead = [one for some in popped for one in some]
             cut = Cut.whole(segments)
 
             def is_written(base_key: bytes) -> bool:
                 return cut.row(family_of(base_key), base_key[4:]) is not BELOW
 
             entries = (one for one in file.entries(txn, -1, now_ms) if is_written(one[1]))
-            dead = self._left_out + self._all_below(txn, entries)
+            dead += self._all_below(txn, entries)
             for deadline_ms, base_key, value, is_gone in file.untold(txn, now_ms):
                 # Written again since it was left out: its next death will count, not this one.
                 if is_gone and value is not None and is_written(base_key):
@@ -380,15 +406,16 @@ class Expiry:
             if self._announced_ms is not None:
                 return 0, True  # somebody began to listen meanwhile
             self._upcoming.follow()
-            done = None if self._callbacks else self._purge_uniform(now_ms, bulk)
+            done = None
+            with self._upcoming.popping():
+                if not self._callbacks:
+                    done = self._purge_uniform(now_ms, bulk)
+                removed = self._purge_merged(now_ms, want) if done is None else 0
             if done is not None:
-                self._keep_told()
                 self._count(done[0], now_ms, now_ms)
-                return done
-            removed = self._purge_merged(now_ms, want)
             self._keep_told()
         self.tell_picked(now_ms)
-        return removed, removed >= want
+        return done or (removed, removed >= want)
 
     def _purge_uniform(self, now_ms: int, bulk: int) -> tuple[int, bool] | None:
         """When nobody listens and the dead are all in one place they go in bulk; else None."""
@@ -408,16 +435,15 @@ class Expiry:
 
     def _purge_merged(self, now_ms: int, want: int) -> int:
         """Pick the next dead, and remove them; how many of them are gone."""
+        pick = _Pick(self, self._upcoming, now_ms)
         with self._following() as (file, txn):
-            pick = _Pick(self, self._upcoming, self._popped, now_ms)
             pick.run(txn, file.entries(txn, -1, now_ms), file.untold(txn, now_ms), want)
         if pick.entries or pick.untold:
             with self._base.write() as write:
                 write.remove([entry_of(*entry) for entry in pick.entries])
                 write.remove_untold(pick.untold)
-        # Neither lost nor told twice, whatever fails before or after.
+        # From here on they are to be told, whatever fails.
         self._picked += pick.dead
-        del self._popped[: pick.taken]
         if pick.entries or pick.untold:
             self._on_removed()
         return sum(one.is_gone for one in pick.dead)
@@ -464,18 +490,12 @@ class Expiry:
 
     # -- telling: outside every lock
 
-    def _tell(self, dead: list[Dead], now_ms: int) -> None:
-        if not dead:
-            return
-        self._count(len(dead), now_ms, dead[0].deadline_ms)
-        if not self._callbacks:
-            return
-        for one in dead:
-            family = self._families.name_of(one.family_id)
-            if family is not None:
-                event = Expired(family, one.key, one.value, one.deadline_ms)
-                for callback in tuple(self._callbacks.values()):
-                    _call(callback, event)
+    def _tell(self, dead: Dead) -> None:
+        family = self._families.name_of(dead.family_id)
+        if family is not None:
+            event = Expired(family, dead.key, dead.value, dead.deadline_ms)
+            for callback in tuple(self._callbacks.values()):
+                _call(callback, event)
 
     def _count(self, dead: int, now_ms: int, earliest_ms: int) -> None:
         self.told += dead
@@ -484,17 +504,12 @@ class Expiry:
 
 
 class _Pick:
-    """The next dead keys of index, segments and `untold`, merged in deadline order.
+    """The next dead keys of index, segments and `untold`, merged in deadline order."""
 
-    `popped` are those of segments, in order too; the first `taken` of them were picked.
-    """
-
-    def __init__(self, expiry: Expiry, upcoming: Upcoming, popped: list[Dead], now_ms: int) -> None:
+    def __init__(self, expiry: Expiry, upcoming: Upcoming, now_ms: int) -> None:
         self._expiry = expiry
         self._upcoming = upcoming
-        self._popped = popped
         self._now_ms = now_ms
-        self.taken = 0
         self.dead: list[Dead] = []
         self.entries: list[tuple[int, bytes]] = []
         self.untold: list[tuple[int, bytes]] = []
@@ -511,39 +526,23 @@ class _Pick:
         while want > 0:
             entry_ms = NEVER_MS if entry is None else entry[0]
             kept_ms = NEVER_MS if kept is None else kept[0]
-            found = self._next_popped(min(entry_ms - 1, kept_ms - 1, self._now_ms), want)
-            if found is not None:
-                self.taken += 1
+            until_ms = min(entry_ms - 1, kept_ms - 1, self._now_ms)
+            found: list[Dead | None]
+            if is_dead(self._upcoming.next_ms, until_ms):
+                slices = self._upcoming.pop_dead(until_ms, keys_max=want)
+                found = [one for some in slices for one in some]
             elif entry is not None and entry_ms <= kept_ms:
-                found = self._expiry._find_below(txn, *entry)
+                found = [self._expiry._find_below(txn, *entry)]
                 self.entries.append(entry)
                 entry = next(entries, None)
             elif kept is not None:
-                found = self._expiry._find_untold(*kept)
+                found = [self._expiry._find_untold(*kept)]
                 self.untold.append(kept[:2])
                 kept = next(untold, None)
             else:
                 return
-            if found is not None:
-                self.dead.append(found)
-                want -= found.is_gone
-
-    def _next_popped(self, until_ms: int, want: int) -> Dead | None:
-        """The next dead of segments, if it died up to this instant."""
-        if self.taken < len(self._popped):
-            before_ms = min(until_ms, self._popped[self.taken].deadline_ms - 1)
-        else:
-            before_ms = until_ms
-        if is_dead(self._upcoming.next_ms, before_ms):
-            at = self.taken
-            for some in self._upcoming.pop_dead(before_ms, keys_max=want):
-                self._popped[at:at] = some
-                at += len(some)
-        if self.taken < len(self._popped) and is_dead(
-            self._popped[self.taken].deadline_ms, until_ms
-        ):
-            return self._popped[self.taken]
-        return None
+            self.dead += [one for one in found if one is not None]
+            want -= sum(one.is_gone for one in found if one is not None)
 
 
 def _deadline_ms(dead: Dead) -> int:
