@@ -322,11 +322,18 @@ def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(scenario, settings=Settings(timeout=60), store=store)
 
 
+@pytest.fixture
+def ticks_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is looked after but by `look_after_all`, however long a test takes."""
+    monkeypatch.setattr(listener_module, "TICK_SECONDS", 3_600)
+
+
 def look_after_all(listener: Listener) -> None:
     for connection in tuple(listener.connections):
         connection.tick(listener.server.now_ms())
 
 
+@pytest.mark.usefixtures("ticks_by_hand")
 def test_who_waits_for_us_is_not_idle() -> None:
     clock = ephemera.ManualClock()
 
@@ -349,6 +356,7 @@ def test_who_waits_for_us_is_not_idle() -> None:
     serve(scenario, settings=Settings(timeout=60), store=store)
 
 
+@pytest.mark.usefixtures("ticks_by_hand")
 def test_who_still_reads_is_not_idle() -> None:
     clock, size = ephemera.ManualClock(), 30_000_000
 
@@ -744,6 +752,7 @@ def test_who_ends_gets_all_replies_that_are_still_held(
     serve(scenario, store=open_store(file_url(tmp_path)))
 
 
+@pytest.mark.usefixtures("ticks_by_hand")
 def test_who_waits_for_replies_that_are_held_is_not_idle(
     tmp_path: Path, turns_that_wait: Callable[[Listener], None]
 ) -> None:
