@@ -18,7 +18,7 @@ import ephemera
 from ephemera import CorruptStore, Expired, ManualClock, Store, StoreFull
 from ephemera.core._block import block
 from ephemera.core.row import NEVER_MS, Row
-from ephemera.engines.local import engine, expiry
+from ephemera.engines.local import checkpoint, engine, expiry
 from ephemera.engines.local.checkpoint import apply_segments
 from ephemera.engines.local.expiry import Upcoming
 from tests.engines.local.stores import base_file, crash_copy, engine_of, in_a_thread, wait_until
@@ -1110,3 +1110,38 @@ def test_an_index_that_cannot_be_read_stops_no_death_above_it_and_no_checkpoint(
         store.put("kept", "1")
         store.checkpoint()
     assert store.get("kept") == b"1"
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_a_checkpoint_that_fails_after_its_first_commit_loses_no_death_and_repeats_none(
+    store: Store,
+    clock: ManualClock,
+    events: list[Expired],
+    monkeypatch: pytest.MonkeyPatch,
+    is_purged: bool,
+) -> None:
+    keys = [b"%d" % number for number in range(6)]
+    store.put_many({key: b"old" for key in keys}, ttl=1)
+    store.checkpoint()
+    clock.advance(2)
+    store.put_many({key: b"new" for key in keys})
+    monkeypatch.setattr(checkpoint, "BATCH_ROWS", 2)
+    monkeypatch.setattr(checkpoint, "CHUNK_ROWS", 2)
+    base = engine_of(store)._base
+    real, writes = base.write, iter([1, 2])
+
+    def write_once() -> Any:  # Any: as it is
+        if next(writes, None) == 2:
+            raise StoreFull("not now")
+        return real()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "write", write_once)
+        with pytest.raises(StoreFull):
+            store.checkpoint()
+    if is_purged:
+        store.purge_expired()
+    store.checkpoint()
+    store.purge_expired()
+    assert sorted(event.key for event in events) == keys
+    assert {event.value for event in events} == {b"old"}

@@ -209,6 +209,8 @@ class Expiry:
         self._upcoming = Upcoming(segments, families)
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
         self._picked: list[Dead] = []  # to be told
+        # Of the base tier, by index entry: a checkpoint that failed may have removed their rows already.
+        self._left_out: dict[tuple[int, bytes], Dead] = {}
         # Held while the dead are picked and, with manual maintenance, until that is committed; never while
         # callbacks run, nor in the background, where there are any, for a commit.
         self.picking = threading.RLock()
@@ -224,7 +226,7 @@ class Expiry:
     def fork(self) -> None:
         """In the child: what was picked is the parent's to tell."""
         self.picking = threading.RLock()
-        self._picked = []
+        self._picked, self._left_out = [], {}
 
     # -- callbacks
 
@@ -355,6 +357,7 @@ class Expiry:
         segments are applied at `now_ms`: by the block, or if that fails by the next one."""
         with self.picking, self._upcoming.popping():
             yield self._collect(segments, now_ms)
+            self._left_out = {}
 
     def _collect(self, segments: list[Segment], now_ms: int) -> list[Dead]:
         with self._following() as (file, txn):
@@ -367,7 +370,9 @@ class Expiry:
                 return cut.row(family_of(base_key), base_key[4:]) is not BELOW
 
             entries = (one for one in file.entries(txn, -1, now_ms) if is_written(one[1]))
-            dead += self._all_below(txn, entries)
+            for one in self._all_below(txn, entries):
+                self._left_out[one.deadline_ms, one.base_key] = one
+            dead += self._left_out.values()
             for deadline_ms, base_key, value, is_gone in file.untold(txn, now_ms):
                 # Written again since it was left out: its next death will count, not this one.
                 if is_gone and value is not None and is_written(base_key):
@@ -421,7 +426,7 @@ class Expiry:
         """When nobody listens and the dead are all in one place they go in bulk; else None."""
         base = self._base.file
         with base.reading() as txn:
-            if next(base.untold(txn, now_ms), None) is not None:
+            if self._left_out or next(base.untold(txn, now_ms), None) is not None:
                 return None
             is_below = bool(base.due(txn, now_ms, 1))
         if not is_dead(self._upcoming.next_ms, now_ms):
@@ -444,6 +449,8 @@ class Expiry:
                 write.remove_untold(pick.untold)
         # From here on they are to be told, whatever fails.
         self._picked += pick.dead
+        for entry in pick.entries:
+            self._left_out.pop(entry, None)
         if pick.entries or pick.untold:
             self._on_removed()
         return sum(one.is_gone for one in pick.dead)
