@@ -1121,10 +1121,10 @@ def test_a_checkpoint_that_fails_after_its_first_commit_loses_no_death_and_repea
     is_purged: bool,
 ) -> None:
     keys = [b"%d" % number for number in range(6)]
-    store.put_many({key: b"old" for key in keys}, ttl=1)
+    store.put_many(dict.fromkeys(keys, b"old"), ttl=1)
     store.checkpoint()
     clock.advance(2)
-    store.put_many({key: b"new" for key in keys})
+    store.put_many(dict.fromkeys(keys, b"new"))
     monkeypatch.setattr(checkpoint, "BATCH_ROWS", 2)
     monkeypatch.setattr(checkpoint, "CHUNK_ROWS", 2)
     base = engine_of(store)._base
