@@ -808,14 +808,9 @@ def test_the_dead_of_segments_are_told_once_when_the_base_tier_refused_at_first(
     store.put("above", "2", ttl=1)
     clock.advance(2)
     telling = engine_of(store)._expiry
-
-    def refuse(*_: object) -> None:
-        raise StoreFull("not now")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(telling, "_all_below", refuse)
-        with pytest.raises(StoreFull):
-            telling.announce(clock.now_ms())
+    fail_once(monkeypatch, telling, "_all_below")
+    with pytest.raises(StoreFull):
+        telling.announce(clock.now_ms())
     telling.announce(clock.now_ms())
     assert keys_of(events) == [b"above", b"below"]
 
