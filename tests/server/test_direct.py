@@ -171,7 +171,7 @@ def every_request() -> Iterator[tuple[bytes, ...]]:
     for first, second, value in itertools.product(KEYS, KEYS, VALUES[:3]):
         yield from ((b"MSET", first, value, second, b"w"), (b"MSET", first, value, second))
     for name, count in itertools.product(
-        (b"MSET", b"MGET", b"EXISTS", b"DEL"), (100, 300, 600, 1500)
+        (b"MSET", b"MGET", b"EXISTS", b"DEL"), (100, 256, 257, 512, 513, 1500)
     ):
         numbers = [b"%d" % n for n in range(count)]
         yield from ((name, *numbers), (name, *numbers, b"7"), (name, *numbers, b"7", b"8"))

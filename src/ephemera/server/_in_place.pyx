@@ -155,20 +155,20 @@ cdef bint _store(Answering to, Keys keys, Piece key, Piece value, int64_t ttl_ms
 cdef bint _mset(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
     if count < 3 or count % 2 == 0 or not keys.takes_write(args[1]):
         return False
-    if not _are_distinct(args, count, 2) or not keys.store_all(args + 1, count // 2):
+    if not _are_distinct(args + 1, count // 2, 2) or not keys.store_all(args + 1, count // 2):
         return False
     to.append("+OK\r\n", 5)
     return True
 
 
-cdef bint _are_distinct(const Piece *args, Py_ssize_t count, int step) noexcept:
-    """Whether these keys are few, and none is named twice, which would count once."""
+cdef bint _are_distinct(const Piece *keys, Py_ssize_t count, Py_ssize_t step) noexcept:
+    """Whether these keys, so many pieces apart, are few and none is named twice, which would count once."""
     cdef Py_ssize_t i, j
-    if count > step * DISTINCT_MAX:
+    if count > DISTINCT_MAX:
         return False
-    for i in range(1 + step, count, step):
-        for j in range(1, i, step):
-            if _is_same(args[i], args[j]):
+    for i in range(1, count):
+        for j in range(i):
+            if _is_same(keys[i * step], keys[j * step]):
                 return False
     return True
 
@@ -222,7 +222,7 @@ cdef bint _add(Answering to, Keys keys, Piece key, int64_t step) except -1:
 cdef bint _del(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
     cdef Piece named[DISTINCT_MAX]
     cdef Py_ssize_t i
-    if count < 2 or not _are_distinct(args, count, 1):
+    if count < 2 or not _are_distinct(args + 1, count - 1, 1):
         return False
     for i in range(1, count):
         if not keys.takes_write(args[i]):
