@@ -173,18 +173,31 @@ def test_a_line_is_too_long_however_much_of_it_comes_at_once(size: int) -> None:
         assert parse(data[:at], data[at:]) == outcome
 
 
-def test_no_more_than_a_request_is_read_exactly() -> None:
-    read = 0
+class Counting(Parser):
+    """Knows how many bytes it read exactly."""
 
-    class Counting(Parser):
-        def read_exactly(self, data: bytes) -> tuple[Request | None, int]:
-            nonlocal read
-            request, taken = super().read_exactly(data)
-            read += taken
-            return request, taken
+    def __init__(self) -> None:
+        super().__init__(Limits())
+        self.bytes_read = 0
 
+    def read_exactly(self, data: bytes) -> int:
+        taken = super().read_exactly(data)
+        self.bytes_read += taken
+        return taken
+
+
+def test_no_more_than_an_argument_is_read_exactly() -> None:
     plain = wire([b"GET", b"name"])
-    parser = Counting(Limits())
+    parser = Counting()
     assert len(parser.feed((b"PING\r\n" + plain * 9) * 1_000 + plain[:-1])) == 10_000
     assert len(parser.feed(plain[-1:] + plain * 1_000)) == 1_001
-    assert read == 1_000 * len(b"PING\r\n") + len(plain)
+    assert parser.bytes_read == 1_000 * len(b"PING\r\n") + len(b"$4\r\nname\r\n")
+
+
+def test_of_a_request_of_many_buffers_only_the_ends_of_them_are_read_exactly() -> None:
+    parser = Counting()
+    request = [b"MSET", *(b"%d" % n for n in range(50_000))]
+    data = wire(request)
+    buffers = [data[at : at + 1_000] for at in range(0, len(data), 1_000)]
+    assert [one for buffer in buffers for one in parser.feed(buffer)] == [request]
+    assert parser.bytes_read <= len(buffers) * len(b"$5\r\n50000\r\n")

@@ -26,6 +26,7 @@ from ephemera.server.settings import Settings
 from tests.resp.streams import broken, requests
 from tests.server.clients import Argument, Client, count_handled, wire
 
+READ_BYTES = 4096
 KEY_BYTES_MAX = 1900
 SOAK_EXAMPLES = 5_000
 
@@ -408,11 +409,16 @@ def test_no_handler_is_called_for_what_is_answered_in_place(local: ephemera.Stor
         ("DECRBY", "a", 2), ("EXPIRE", "a", 9), ("PEXPIRE", "a", 9), ("TTL", "a"), ("PTTL", "a"), ("DEL", "a"),
         ("UNLINK", "a"), ("MSET", "a", 1, "b", 2),
         ("MGET", *range(1000)), ("EXISTS", *range(1000)), ("MSET", *range(500)),
-        ("DEL", "a", "b", "c"), ("UNLINK", *range(200)),
+        ("DEL", "a", "b", "c"), ("DEL", "a", "b", "a"), ("UNLINK", *range(200)),
+        # More than are found together, or come with one read.
+        ("MGET", *range(20_000)), ("EXISTS", *range(20_000)), ("MSET", *range(20_000)), ("DEL", *range(20_000)),
     ]  # fmt: skip
     handled = count_handled(server)
     for request in plain:
         client(*request)
+        data = wire(*request)
+        for at in range(0, len(data), READ_BYTES):
+            client.session.feed(data[at : at + READ_BYTES])
     assert handled == {}
     server.listeners.append(lambda number, key, event: None)
     server.tells_misses = True

@@ -13,9 +13,14 @@ cdef class Limits:
 
 cdef class PlainParser:
     cdef public Limits limits
-    cdef public bint has_unread
+    cdef public list request
+    cdef public Py_ssize_t held
+    cdef public Py_ssize_t awaited
+    cdef public bint is_inside
     cdef public Py_ssize_t missing
 
+    cdef bint has_unread(self) noexcept
     cdef list next(self, const char **start, const char *end)
-    cdef list _next_exactly(self, const char **start, const char *end)
-    cdef list read(self, const char *start, const char *end)
+    cdef bint _is_whole(self) noexcept
+    cdef int _read_plainly(self, const char **start, const char *end) except -1
+    cdef int _read_exactly(self, const char **start, const char *end) except -1

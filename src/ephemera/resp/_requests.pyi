@@ -8,8 +8,11 @@ class Limits:
 
 class PlainParser:
     limits: Limits
-    has_unread: bool
+    request: list[bytes]
+    held: int
+    awaited: int
+    is_inside: bool
     missing: int
     def __init__(self, limits: Limits) -> None: ...
     def feed(self, data: bytes) -> list[list[bytes]]: ...
-    def read_exactly(self, data: bytes) -> tuple[list[bytes] | None, int]: ...
+    def read_exactly(self, data: bytes) -> int: ...

@@ -1,9 +1,9 @@
 """Requests from bytes, fed in pieces of any size.
 
-Two ways lead to the same requests. One that is plain and whole is cut from the buffer where it lies
-(`_requests.pyx`). Whatever is not (a request that goes on in the next buffer, an inline command, an
-error) is read byte-exactly as Redis reads it (`_read`), one at a time. Both look at each byte a fixed
-number of times, however the bytes arrive.
+Two ways lead to the same requests. An argument that is plain and whole is cut from the buffer where it
+lies (`_requests.pyx`). Whatever is not (one that goes on in the next buffer, an inline command, an error) is
+read byte-exactly as Redis reads it (`_read`), one at a time. Both look at each byte a fixed number of
+times, however the bytes arrive.
 
 A request is a list of arguments. After a protocol error nothing more is read: `error` says why, and
 the requests before it still count.
@@ -37,8 +37,7 @@ class Parser(PlainParser):
     [[b'GET', b'name'], [b'PING']]
     """
 
-    __slots__ = ("_at", "_awaited", "_buffer", "_held", "_length", "_request", "_searched",
-                 "error")  # fmt: skip
+    __slots__ = ("_at", "_buffer", "_length", "_searched", "error")
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
@@ -46,54 +45,47 @@ class Parser(PlainParser):
         self._buffer = bytearray()
         self._at = 0  # the first byte of the buffer that was not read
         self._searched = 0  # no line ends between `_at` and here
-        self._request: Request = []  # the arguments so far of an unfinished request
-        self._awaited = 0  # how many more it has
-        self._length = -1  # the length of the next one, once announced
-        self._held = 0  # the bytes of those so far
+        self._length = -1  # of the next argument, once announced
 
     @property
     def unread(self) -> int:
         """How many bytes wait for the rest of their request."""
-        return len(self._buffer) + self._held
+        return len(self._buffer) + self.held
 
     @property
     def is_over(self) -> bool:
         """Whether that is more than the query buffer's limit, which Redis answers without a word."""
         return self.unread > self.limits.buffer_bytes_max
 
-    def read_exactly(self, data: bytes) -> tuple[Request | None, int]:
-        """The request that these bytes complete, if they do, and how many of them were read.
+    def read_exactly(self, data: bytes) -> int:
+        """Read up to the end of an argument, of what announces how many there are, or of an inline command;
+        returns how many of these bytes were read.
 
-        What follows a request is not kept: nothing of it was before these bytes.
+        What follows is not kept: nothing of it was before these bytes.
         """
         if self.error is not None:
-            return None, len(data)
+            return len(data)
         self._buffer += data
-        requests: list[Request] = []
-        while not requests and self._read(requests):
+        while (is_read := self._read()) and self._length >= 0:
             pass
-        left = len(self._buffer) - self._at if requests else 0
+        left = len(self._buffer) - self._at if is_read else 0
         del self._buffer[: self._at + left]
         self._searched -= self._at
         self._at = 0
         self.missing = max(0, self._length + 2 - len(self._buffer)) if self._length >= 0 else 0
         # After an error too: nothing more is read.
-        self.has_unread = bool(self._buffer or self._awaited or self.error)
-        return (requests[0] if requests else None), len(data) - left
+        self.is_inside = not is_read
+        return len(data) - left
 
     # --- byte by byte -------------------------------------------------------------------------
 
-    def _read(self, requests: list[Request]) -> bool:
-        """Take one step; whether another one can be taken."""
-        if self._awaited:
-            if self._length < 0:
-                return self._read_length()
-            return self._read_argument(requests)
-        if self._at == len(self._buffer):
-            return False
+    def _read(self) -> bool:
+        """Take one step; whether there were the bytes for it."""
+        if self.awaited:
+            return self._read_length() if self._length < 0 else self._read_argument()
         if self._buffer[self._at] == ord("*"):
             return self._read_count()
-        return self._read_inline(requests)
+        return self._read_inline()
 
     def _read_count(self) -> bool:
         line = self._line(b"too big mbulk count string")
@@ -104,7 +96,7 @@ class Parser(PlainParser):
             return self._fail(b"invalid multibulk length")
         if count > UNTRUSTED_ARGUMENTS_MAX and not self.limits.is_trusted:
             return self._fail(b"unauthenticated multibulk length")
-        self._awaited = max(0, count)
+        self.awaited = max(0, count)
         return True
 
     def _read_length(self) -> bool:
@@ -122,22 +114,18 @@ class Parser(PlainParser):
         self._length = length
         return True
 
-    def _read_argument(self, requests: list[Request]) -> bool:
+    def _read_argument(self) -> bool:
         end = self._at + self._length
         if len(self._buffer) < end + 2:
             return False
-        self._request.append(bytes(memoryview(self._buffer)[self._at : end]))
-        self._held += self._length
+        self.request.append(bytes(memoryview(self._buffer)[self._at : end]))
+        self.held += self._length
         self._at = self._searched = end + 2  # two bytes that Redis does not look at either
         self._length = -1
-        self._awaited -= 1
-        if not self._awaited:
-            requests.append(self._request)
-            self._request = []
-            self._held = 0
+        self.awaited -= 1
         return True
 
-    def _read_inline(self, requests: list[Request]) -> bool:
+    def _read_inline(self) -> bool:
         end = self._find(b"\n", b"too big inline request")
         if end < 0:
             return False
@@ -146,8 +134,7 @@ class Parser(PlainParser):
         request = split_inline(line)
         if request is None:
             return self._fail(b"unbalanced quotes in request")
-        if request:
-            requests.append(request)
+        self.request = request
         return True
 
     def _line(self, too_long: bytes) -> bytes | None:

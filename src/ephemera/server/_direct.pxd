@@ -10,7 +10,7 @@ from ephemera.resp._requests cimport PlainParser
 cdef enum:
     AHEAD_MAX = 16
     SPARES = 16                # buffers that are kept: so many replies go out together
-    PIECES_MAX = 1024          # arguments of requests that are found together, or of one
+    PIECES_MAX = 1024          # arguments of requests that are found together
     PLACES = 128               # of Names: more than twice as many as there are names
 
 
@@ -32,6 +32,10 @@ cdef class Answering
 
 # Answers a request where its arguments lie; False, with nothing done, where it is not plain.
 ctypedef bint (*InPlace)(Answering, Keys, const Piece *, Py_ssize_t) except -1
+
+
+cdef class Pieces:
+    cdef Piece *start
 
 
 cdef class Owing:

@@ -15,7 +15,7 @@ from cpython.bytes cimport (
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
@@ -48,6 +48,18 @@ cdef enum:
     OUTPUT_BYTES_FIRST = 4096
     OUTPUT_BYTES_KEPT = 256 * 1024
     NAME_BYTES_MAX = 8
+
+
+cdef class Pieces:
+    """Room for more pieces than a function's own."""
+
+    def __cinit__(self, Py_ssize_t count):
+        self.start = <Piece *> PyMem_Malloc(count * sizeof(Piece))
+        if self.start == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_Free(self.start)
 
 
 cdef class Owing:
@@ -425,13 +437,13 @@ cdef class Answering:
         runs before it may change how it is to be read."""
         cdef const char *end = at + size
         while at != end and self._may_answer():
-            if self.parser.has_unread:
+            if self.parser.has_unread():
                 at = self._answer_next(at, end)
             else:
                 at = self._answer_plain(at, end)
         if self.has_waiting and not self.is_closing:
             self.keep_waiting(PyBytes_FromStringAndSize(at, end - at))
-        elif self.parser.has_unread and not self.is_closing:
+        elif self.parser.has_unread() and not self.is_closing:
             self.look_for_error()
         return 0
 
@@ -510,10 +522,10 @@ cdef class Answering:
 
     cdef bint _answer_listed(self, list args) except -1:
         """Answer one request that was taken apart; whether the next may follow."""
-        cdef Piece pieces[PIECES_MAX]
+        cdef Piece few[PIECES_MAX]
         cdef Py_ssize_t count = PyList_GET_SIZE(args), i
-        if count > PIECES_MAX:
-            return self._answer_by_handler(args)
+        cdef Pieces many = Pieces(count) if count > PIECES_MAX else None
+        cdef Piece *pieces = &few[0] if many is None else many.start
         for i in range(count):
             pieces[i] = piece_of(<bytes?> PyList_GET_ITEM(args, i))
         return self._answer(pieces, count, args)

@@ -6,15 +6,14 @@ can call. Where anything is not so it returns False and has changed nothing: the
 says what is wrong.
 """
 from libc.stdint cimport INT64_MIN, int64_t
-from libc.string cimport memcmp
+from libc.stdlib cimport qsort
 
-from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Piece, Touched
+from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Piece, Touched, compare
 from ephemera.core._counter cimport read_digits
-from ephemera.server._direct cimport Answering, Counted, Keys
+from ephemera.server._direct cimport PIECES_MAX, Answering, Counted, Keys, Pieces
 
 cdef enum:
     SECOND_MS = 1000
-    DISTINCT_MAX = 256         # keys that are compared with one another; more are for the handler
 
 cdef int64_t TTL_MAX = <int64_t> 1 << 50
 """In any unit: more than reaches the last deadline there is."""
@@ -153,33 +152,34 @@ cdef bint _store(Answering to, Keys keys, Piece key, Piece value, int64_t ttl_ms
 
 
 cdef bint _mset(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
+    cdef Piece few[PIECES_MAX]
+    cdef Pieces many = Pieces(count) if count > PIECES_MAX else None
+    cdef Py_ssize_t pairs = count // 2
     if count < 3 or count % 2 == 0 or not keys.takes_write(args[1]):
         return False
-    if not _are_distinct(args + 1, count // 2, 2) or not keys.store_all(args + 1, count // 2):
+    if _sort(args + 1, 2, pairs, &few[0] if many is None else many.start) < pairs:
+        return False
+    if not keys.store_all(args + 1, pairs):
         return False
     to.append("+OK\r\n", 5)
     return True
 
 
-cdef bint _are_distinct(const Piece *keys, Py_ssize_t count, Py_ssize_t step) noexcept:
-    """Whether these keys, so many pieces apart, are few and none is named twice, which would count once."""
-    cdef Py_ssize_t i, j
-    if count > DISTINCT_MAX:
-        return False
+cdef Py_ssize_t _sort(const Piece *keys, Py_ssize_t step, Py_ssize_t count, Piece *named) noexcept:
+    """Put keys that lie so many pieces apart in order, each of them once; how many these are."""
+    cdef Py_ssize_t i, distinct = 1
+    for i in range(count):
+        named[i] = keys[i * step]
+    qsort(named, count, sizeof(Piece), &_by_bytes)
     for i in range(1, count):
-        for j in range(i):
-            if _is_same(keys[i * step], keys[j * step]):
-                return False
-    return True
+        if compare(named[i], named[distinct - 1]) != 0:
+            named[distinct] = named[i]
+            distinct += 1
+    return distinct
 
 
-cdef inline bint _is_same(Piece key, Piece other) noexcept:
-    if key.size != other.size or key.size == 0:
-        return key.size == other.size
-    # Keys of one kind begin alike.
-    if key.start[key.size - 1] != other.start[key.size - 1]:
-        return False
-    return memcmp(key.start, other.start, key.size) == 0
+cdef int _by_bytes(const void *a, const void *b) noexcept nogil:
+    return compare((<const Piece *> a)[0], (<const Piece *> b)[0])
 
 
 # --- counters -------------------------------------------------------------------------------------
@@ -220,15 +220,16 @@ cdef bint _add(Answering to, Keys keys, Piece key, int64_t step) except -1:
 
 
 cdef bint _del(Answering to, Keys keys, const Piece *args, Py_ssize_t count) except -1:
-    cdef Piece named[DISTINCT_MAX]
+    cdef Piece few[PIECES_MAX]
+    cdef Pieces many = Pieces(count) if count > PIECES_MAX else None
+    cdef Piece *named = &few[0] if many is None else many.start
     cdef Py_ssize_t i
-    if count < 2 or not _are_distinct(args + 1, count - 1, 1):
+    if count < 2:
         return False
     for i in range(1, count):
         if not keys.takes_write(args[i]):
             return False
-        named[i - 1] = args[i]
-    to.write_number(c":", keys.remove_all(named, count - 1))
+    to.write_number(c":", keys.remove_all(named, _sort(args + 1, 1, count - 1, named)))
     return True
 
 
