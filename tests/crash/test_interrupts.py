@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from inspect import CO_GENERATOR
 from pathlib import Path
 from types import CodeType, FrameType
@@ -33,6 +35,7 @@ class Moments:
         self.fatal = fatal
         self.count = 0
         self.place = "no moment"
+        self.callers: set[str] = set()
         self._done: dict[FrameType, int] = {}
         self._returned: FrameType | None = None
 
@@ -89,6 +92,10 @@ class Moments:
         self.count += 1
         if self.count == self.fatal:
             self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            caller: FrameType | None = frame
+            while caller is not None:
+                self.callers.add(caller.f_code.co_name)
+                caller = caller.f_back
             raise KeyboardInterrupt
 
 
@@ -168,6 +175,47 @@ def test_whoever_handles_an_interrupt_can_go_on_with_the_store(
     assert store.check().problems == ()
     store.close()
     assert base_tier._environments.keys() <= open_before
+
+
+def lay_dead(store: Store, number: int) -> set[bytes]:
+    """Keys that are dead and untold, in every place where there can be any; half of them were written again."""
+    assert isinstance(store.clock, ManualClock)
+    keys = [
+        f"{number} {place}" for place in ("untold", "below", "below again", "above", "above again")
+    ]
+    store.put(keys[0], "1", ttl=1)
+    store.clock.advance(2)
+    store.checkpoint()
+    store.put_many(dict.fromkeys(keys[1:3], "1"), ttl=1)
+    store.checkpoint()
+    store.put_many(dict.fromkeys(keys[3:], "1"), ttl=1)
+    store.clock.advance(2)
+    store.put_many({keys[2]: "2", keys[4]: "2"})
+    return {key.encode() for key in keys}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("act", [Store.purge_expired, Store.checkpoint])
+def test_an_interrupt_costs_no_death_but_the_one_that_is_being_told(
+    store: Store, act: Callable[[Store], object]
+) -> None:
+    told: Counter[bytes] = Counter()
+    store.on_expire(lambda event: told.update([event.key]))
+    moments = Moments(0)
+    while moments.count == moments.fatal:
+        moments = Moments(moments.fatal + 1)
+        keys = lay_dead(store, moments.fatal)
+        with suppress(KeyboardInterrupt):
+            sys.settrace(moments)
+            try:
+                act(store)
+            finally:
+                sys.settrace(None)
+        store.purge_expired()
+        missing = keys - told.keys()
+        assert len(missing) <= ("_tell" in moments.callers), moments.place
+        assert all(told[key] <= 1 for key in keys), moments.place
+    assert moments.count > 50
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

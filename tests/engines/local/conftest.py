@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ephemera import ManualClock, Store
+from ephemera import Expired, ManualClock, Store
 from tests.engines.local.stores import open_local
 
 
@@ -40,3 +40,10 @@ def open_store(path: Path, clock: ManualClock) -> Iterator[Callable[..., Store]]
 @pytest.fixture
 def store(open_store: Callable[..., Store]) -> Store:
     return open_store()
+
+
+@pytest.fixture
+def events(store: Store) -> list[Expired]:
+    events: list[Expired] = []
+    store.on_expire(events.append)
+    return events

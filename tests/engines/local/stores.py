@@ -38,6 +38,10 @@ def engine_of(store: ephemera.Store) -> Any:
     return store._engine
 
 
+def keys_of(events: list[ephemera.Expired]) -> list[bytes]:
+    return [event.key for event in events]
+
+
 def is_free(path: Path) -> bool:
     """Whether nobody has the store open."""
     try:

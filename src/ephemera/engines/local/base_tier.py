@@ -60,6 +60,8 @@ MISSING_BYTES_MAX = 64 * 1024**2
 """LMDB does not write pages that came and went in one transaction, so a file may end before its last
 page; but not by so much, since the transactions here are small."""
 HOLD_PAUSE = 0.005
+APPLIED = b"applied-segment"
+"""The number of the newest segment whose rows are all here."""
 _LMDB_1_0 = 1
 _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
@@ -330,13 +332,14 @@ class BaseFile(Closable):
         self, txn: ReadTransaction, after_ms: int, until_ms: int
     ) -> Iterator[tuple[int, bytes]]:
         """(deadline, base key) of the index in order, for deadlines in (after, until]."""
-        cursor = txn.cursor(self._deadlines)
-        if cursor.set_range(_DEADLINE.pack(after_ms + 1)):
-            for entry in cursor.iternext(values=False):
-                deadline_ms, base_key = split_entry(entry)
-                if deadline_ms > until_ms:
-                    return
-                yield deadline_ms, base_key
+        with lmdb_errors(self.path):
+            cursor = txn.cursor(self._deadlines)
+            if cursor.set_range(_DEADLINE.pack(after_ms + 1)):
+                for entry in cursor.iternext(values=False):
+                    deadline_ms, base_key = split_entry(entry)
+                    if deadline_ms > until_ms:
+                        return
+                    yield deadline_ms, base_key
 
     def has_entry(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> bool:
         return txn.get(entry_of(deadline_ms, base_key), db=self._deadlines) is not None
@@ -406,6 +409,12 @@ class BaseFile(Closable):
         place = os.statvfs(self.path)
         left = self._env.info()["map_size"] - _used_bytes(self._env)
         return size <= min(left, place.f_bavail * place.f_frsize)
+
+    @property
+    def state(self) -> int:
+        """The last transaction that was committed."""
+        state: int = self._env.info()["last_txnid"]
+        return state
 
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:

@@ -9,14 +9,14 @@ died meanwhile are not written, and still take away the older row below them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 
 from ephemera.engines.local import families
 from ephemera.engines.local._segment import Cut, Segment
-from ephemera.engines.local.base_tier import BaseTier, BaseWrite, Stored
-from ephemera.engines.local.expiry import Dead
+from ephemera.engines.local.base_tier import APPLIED, BaseTier, BaseWrite, Stored
+from ephemera.engines.local.expiry import Dead, LeftOut
 
-APPLIED = b"applied-segment"
 HIGH_WATER = b"clock-high-water"
 BATCH_ROWS = 8_000
 """How many rows one commit has: it writes whole pages, however few of their rows changed, and keeps them
@@ -28,30 +28,37 @@ CHUNK_BYTES = 512 * 1024
 
 
 def apply_segments(
-    base: BaseTier, segments: list[Segment], now_ms: int, untold: Iterable[Dead] = ()
+    base: BaseTier, segments: list[Segment], now_ms: int, left_out: LeftOut | None = None
 ) -> bool:
     """Apply frozen segments, oldest first; False when another process was faster.
 
-    What is `untold` of the dead that this leaves out is kept for who will tell.
+    The dead that are `left_out` are kept for who will tell: a row of the base tier by the commit that takes it
+    away, those of segments by the last one, after which no segment has them.
     """
     cut = Cut.whole(segments)
     batch_rows = _rows_in(cut, BATCH_ROWS, BATCH_BYTES)
     rows = _rows(cut, _rows_in(cut, CHUNK_ROWS, CHUNK_BYTES))
     newest = segments[-1].number
+    above, below = ([], []) if left_out is None else left_out
+    waiting = deque(below)
     is_more = True
     while is_more:
         with base.write() as txn:
             if txn.number(APPLIED) >= newest:
                 return False
-            is_more = _apply_batch(txn, rows, batch_rows, now_ms)
+            applied_key, is_more = _apply_batch(txn, rows, batch_rows, now_ms)
+            while waiting and waiting[0].base_key <= applied_key:
+                _keep(txn, waiting.popleft())
             note_time(txn, now_ms)
             if not is_more:
-                for dead in untold:
-                    txn.add_untold(
-                        dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone
-                    )
+                for dead in above:
+                    _keep(txn, dead)
                 txn.set_number(APPLIED, newest)
     return True
+
+
+def _keep(txn: BaseWrite, dead: Dead) -> None:
+    txn.add_untold(dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone)
 
 
 def _rows(cut: Cut, rows_max: int) -> Iterator[list[Stored]]:
@@ -62,16 +69,20 @@ def _rows(cut: Cut, rows_max: int) -> Iterator[list[Stored]]:
         start = chunk[-1][0] + b"\0"
 
 
-def _apply_batch(txn: BaseWrite, rows: Iterator[list[Stored]], rows_max: int, now_ms: int) -> bool:
-    """Whether there may be more after this many."""
+def _apply_batch(
+    txn: BaseWrite, rows: Iterator[list[Stored]], rows_max: int, now_ms: int
+) -> tuple[bytes, bool]:
+    """The last key of this batch, and whether there may be more after it."""
     live_ids = families.live_ids(txn)
     applied = 0
+    applied_key = b""
     for chunk in rows:
         txn.apply(chunk, live_ids, now_ms)
         applied += len(chunk)
+        applied_key = chunk[-1][0]
         if applied >= rows_max:
-            return True
-    return False
+            return applied_key, True
+    return applied_key, False
 
 
 def note_time(txn: BaseWrite, now_ms: int) -> None:

@@ -527,8 +527,8 @@ class LocalEngine:
         was written in several of them is written there once."""
         now_ms = self.clock.now_ms()
         if self._is_manual:
-            with self._expiry.leaving_out(segments, now_ms) as untold:
-                apply_segments(self._base, segments, now_ms, untold)
+            with self._expiry.leaving_out(segments, now_ms) as left_out:
+                apply_segments(self._base, segments, now_ms, left_out)
             return
         if self._announcer is not None and self._expiry.has_callbacks:
             # What died in the segments is picked before the checkpoint leaves it out, and not told

@@ -26,6 +26,7 @@ from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import entry_of, pack_key, unpack_deadline, unpack_row
 from ephemera.engines.local._segment import BELOW, Cut, Segment, SegmentDeadlines
 from ephemera.engines.local.base_tier import (
+    APPLIED,
     BaseFile,
     BaseTier,
     ReadTransaction,
@@ -63,6 +64,14 @@ class Dead(NamedTuple):
         return pack_key(self.family_id, self.key)
 
 
+class LeftOut(NamedTuple):
+    """The untold dead that a checkpoint leaves out: those of its segments, and in the order of keys those of the base
+    tier whose rows it takes away."""
+
+    above: list[Dead]
+    below: list[Dead]
+
+
 class Upcoming:
     """The deadlines of the keys in segments, in one order over all of them: deadline, segment, position.
 
@@ -91,17 +100,29 @@ class Upcoming:
             heaps[segment.number] = heap
         self._heaps = heaps
 
+    def leave_applied(self, number: int) -> None:
+        """Let go of segments up to this one, whose rows are in the base tier: not all of them may be retired yet."""
+        if any(n <= number for n in self._heaps):
+            self._heaps = {n: heap for n, heap in self._heaps.items() if n > number}
+
     @block
     def popping(self) -> Iterator[None]:
-        """What is popped in the block counts as told; but if it raises, all of it will be found again."""
+        """What is popped in the block counts as told; but if it raises before `count_as_told`, it will be found again."""
         try:
             yield
         except BaseException:
-            # They are in no other place than the segments now: followed from their beginning, past what was told.
-            self._heaps = {}
-            self._reached = self._told_by_others = self._told
+            self.rewind()
             raise
+        self.count_as_told()
+
+    def count_as_told(self) -> None:
         self._told = self._reached
+
+    def rewind(self) -> None:
+        """What was popped and does not count as told is in no other place than the segments: they are followed from their
+        beginning, past what was told."""
+        self._heaps = {}
+        self._reached = self._told_by_others = self._told
 
     @property
     def followed(self) -> list[Segment]:
@@ -209,8 +230,6 @@ class Expiry:
         self._upcoming = Upcoming(segments, families)
         self._callbacks: dict[object, Callable[[Expired], object]] = {}
         self._picked: list[Dead] = []  # to be told
-        # Of the base tier, by index entry: a checkpoint that failed may have removed their rows already.
-        self._left_out: dict[tuple[int, bytes], Dead] = {}
         # Held while the dead are picked and, with manual maintenance, until that is committed; never while
         # callbacks run, nor in the background, where there are any, for a commit.
         self.picking = threading.RLock()
@@ -226,7 +245,8 @@ class Expiry:
     def fork(self) -> None:
         """In the child: what was picked is the parent's to tell."""
         self.picking = threading.RLock()
-        self._picked, self._left_out = [], {}
+        self._picked = []
+        self._upcoming.rewind()
 
     # -- callbacks
 
@@ -256,22 +276,33 @@ class Expiry:
         """Note who died since the last call, to be told; returns when the next key will."""
         with self.picking:
             after_ms = -1 if self._announced_ms is None else self._announced_ms
-            damage = None
             with self._upcoming.popping(), self._following() as (file, txn):
                 above = [one for some in self._upcoming.pop_dead(now_ms) for one in some]
-                try:
-                    below = self._all_below(txn, file.entries(txn, after_ms, now_ms))
-                except CorruptStore as error:
-                    below, damage = [], error  # what died above it is told all the same
+                below, announced_ms, damage = self._below(file, txn, after_ms, now_ms)
                 # Both are in order. To sort them would keep other threads waiting.
                 self._picked += heapq.merge(above, below, key=_deadline_ms)
                 if self._announced_ms is None:
                     self._announces_from = txn.id()
-                self._announced_ms = max(after_ms, now_ms)
+                self._announced_ms = announced_ms
             if damage is not None:
                 raise damage
             next_below_ms = self._base.file.next_deadline_ms(self._announced_ms)
             return min(self._upcoming.next_ms, next_below_ms)
+
+    def _below(
+        self, file: BaseFile, txn: ReadTransaction, after_ms: int, now_ms: int
+    ) -> tuple[list[Dead], int, CorruptStore | None]:
+        """Who died in the base tier after one instant and up to another, or to the damage that was met: what
+        died before it, and in segments, is told all the same."""
+        found: list[Dead] = []
+        try:
+            for entry in file.entries(txn, after_ms, now_ms):
+                found += self._all_below(txn, [entry])
+        except CorruptStore as damage:
+            # Of the last one's instant there may be more.
+            until_ms = found[-1].deadline_ms - 1 if found else after_ms
+            return [one for one in found if one.deadline_ms <= until_ms], until_ms, damage
+        return found, max(after_ms, now_ms), None
 
     @block
     def _following(self) -> Iterator[tuple[BaseFile, ReadTransaction]]:
@@ -286,6 +317,7 @@ class Expiry:
             with file.reading() as txn:
                 is_one_moment = self._segments.is_at(epoch)
                 if is_one_moment:
+                    self._upcoming.leave_applied(file.number(APPLIED, txn))
                     yield file, txn
 
     def _all_below(self, txn: ReadTransaction, entries: Iterable[tuple[int, bytes]]) -> list[Dead]:
@@ -294,12 +326,13 @@ class Expiry:
         return [one for one in found if one is not None]
 
     def tell_picked(self, now_ms: int) -> None:
-        with self.picking:
-            dead, self._picked = self._picked, []
-        if dead:
-            self._count(len(dead), now_ms, dead[0].deadline_ms)
+        dead: list[Dead] = []
         told = 0
         try:
+            with self.picking:
+                dead, self._picked = self._picked, []
+            if dead:
+                self._count(len(dead), now_ms, dead[0].deadline_ms)
             for one in dead if self._callbacks else ():
                 told += 1
                 self._tell(one)
@@ -312,6 +345,8 @@ class Expiry:
 
     def stop_announcing(self) -> None:
         with self.picking:
+            if self._callbacks:
+                return  # somebody began to listen meanwhile
             self._announced_ms = None
             self._picked = []
             self._upcoming.forget_retired()
@@ -322,6 +357,8 @@ class Expiry:
         announced_ms = self._announced_ms
         if announced_ms is not None:
             now_ms = min(now_ms, announced_ms)
+        elif self._callbacks:
+            return False  # who listens is told first
         removed = self._remove_due(now_ms, BULK_KEYS)
         if announced_ms is None:
             self._count_swept(removed, now_ms)
@@ -352,32 +389,29 @@ class Expiry:
     # -- with manual maintenance: exactly, by purging
 
     @block
-    def leaving_out(self, segments: list[Segment], now_ms: int) -> Iterator[list[Dead]]:
-        """What is dead and untold and will be left out, or replaced in the base tier, when these
-        segments are applied at `now_ms`: by the block, or if that fails by the next one."""
+    def leaving_out(self, segments: list[Segment], now_ms: int) -> Iterator[LeftOut]:
+        """What is dead and untold and will be left out, or replaced in the base tier, when the block applies these
+        segments at `now_ms`."""
         with self.picking, self._upcoming.popping():
             yield self._collect(segments, now_ms)
-            self._left_out = {}
 
-    def _collect(self, segments: list[Segment], now_ms: int) -> list[Dead]:
+    def _collect(self, segments: list[Segment], now_ms: int) -> LeftOut:
         with self._following() as (file, txn):
             self._upcoming.pass_over_told()
             popped = self._upcoming.pop_dead(now_ms, segments=segments)
-            dead = [one for some in popped for one in some]
+            above = [one for some in popped for one in some]
             cut = Cut.whole(segments)
 
             def is_written(base_key: bytes) -> bool:
                 return cut.row(family_of(base_key), base_key[4:]) is not BELOW
 
             entries = (one for one in file.entries(txn, -1, now_ms) if is_written(one[1]))
-            for one in self._all_below(txn, entries):
-                self._left_out[one.deadline_ms, one.base_key] = one
-            dead += self._left_out.values()
+            below = sorted(self._all_below(txn, entries), key=_base_key)
             for deadline_ms, base_key, value, is_gone in file.untold(txn, now_ms):
                 # Written again since it was left out: its next death will count, not this one.
                 if is_gone and value is not None and is_written(base_key):
-                    dead.append(Dead(deadline_ms, family_of(base_key), base_key[4:], value, False))
-            return dead
+                    above.append(Dead(deadline_ms, family_of(base_key), base_key[4:], value, False))
+            return LeftOut(above, below)
 
     def purge(self, now_ms: int, *, limit: int | None, batch: int) -> int:
         """Remove the dead, earliest first, and commit per batch; returns how many there were."""
@@ -387,7 +421,7 @@ class Expiry:
             self._upcoming.pass_over_told()
         while limit is None or total < limit:
             left = sys.maxsize if limit is None else limit - total
-            removed, is_more = self._purge_batch(now_ms, min(batch, left), min(BULK_KEYS, left))
+            removed, is_more = self._purge_batch(now_ms, left, batch)
             total += removed
             if not is_more:
                 break
@@ -399,9 +433,10 @@ class Expiry:
             with self._base.write():
                 self._upcoming.keep_told()
 
-    def _purge_batch(self, now_ms: int, want: int, bulk: int) -> tuple[int, bool]:
+    def _purge_batch(self, now_ms: int, want: int, batch: int) -> tuple[int, bool]:
         """How many keys went, and whether there may be more. What goes from one place alone, with
-        nobody to tell, goes in `bulk`."""
+        nobody to tell, goes in bulk."""
+        bulk = min(BULK_KEYS, want)
         announced_ms = self._announced_ms
         if announced_ms is not None:
             # All that is dead was told of already, on time.
@@ -410,23 +445,20 @@ class Expiry:
         with self.picking:
             if self._announced_ms is not None:
                 return 0, True  # somebody began to listen meanwhile
-            self._upcoming.follow()
-            done = None
             with self._upcoming.popping():
-                if not self._callbacks:
-                    done = self._purge_uniform(now_ms, bulk)
-                removed = self._purge_merged(now_ms, want) if done is None else 0
-            if done is not None:
-                self._count(done[0], now_ms, now_ms)
+                done = None if self._callbacks else self._purge_uniform(now_ms, bulk)
+                if done is not None:
+                    self._count(done[0], now_ms, now_ms)
+                else:
+                    done = self._purge_merged(now_ms, min(batch, want), batch)
             self._keep_told()
         self.tell_picked(now_ms)
-        return done or (removed, removed >= want)
+        return done
 
     def _purge_uniform(self, now_ms: int, bulk: int) -> tuple[int, bool] | None:
         """When nobody listens and the dead are all in one place they go in bulk; else None."""
-        base = self._base.file
-        with base.reading() as txn:
-            if self._left_out or next(base.untold(txn, now_ms), None) is not None:
+        with self._following() as (base, txn):
+            if next(base.untold(txn, now_ms), None) is not None:
                 return None
             is_below = bool(base.due(txn, now_ms, 1))
         if not is_dead(self._upcoming.next_ms, now_ms):
@@ -438,28 +470,43 @@ class Expiry:
         counted = self._upcoming.count_dead(now_ms, bulk)
         return counted, counted == bulk
 
-    def _purge_merged(self, now_ms: int, want: int) -> int:
-        """Pick the next dead, and remove them; how many of them are gone."""
+    def _purge_merged(self, now_ms: int, want: int, entries_max: int) -> tuple[int, bool]:
+        """Pick the next dead, and remove them; how many of them are gone, and whether there may be more."""
         pick = _Pick(self, self._upcoming, now_ms)
         with self._following() as (file, txn):
-            pick.run(txn, file.entries(txn, -1, now_ms), file.untold(txn, now_ms), want)
+            entries, untold = file.entries(txn, -1, now_ms), file.untold(txn, now_ms)
+            is_more = pick.run(txn, entries, untold, want, entries_max)
         if pick.entries or pick.untold:
-            with self._base.write() as write:
-                write.remove([entry_of(*entry) for entry in pick.entries])
-                write.remove_untold(pick.untold)
-        # From here on they are to be told, whatever fails.
-        self._picked += pick.dead
-        for entry in pick.entries:
-            self._left_out.pop(entry, None)
+            self._remove_picked(pick)
+        self._count_as_picked(pick)
         if pick.entries or pick.untold:
             self._on_removed()
-        return sum(one.is_gone for one in pick.dead)
+        return sum(one.is_gone for one in pick.dead), is_more
+
+    def _remove_picked(self, pick: _Pick) -> None:
+        state = sys.maxsize
+        try:
+            with self._base.write() as write:
+                state = write.txn.id()
+                write.remove([entry_of(*entry) for entry in pick.entries])
+                write.remove_untold(pick.untold)
+        except BaseException:
+            # An interrupt that comes during the commit is raised after it.
+            if self._base.file.state >= state:
+                self._count_as_picked(pick)
+            raise
+
+    def _count_as_picked(self, pick: _Pick) -> None:
+        """From here on they are to be told, whatever fails."""
+        self._picked += pick.dead
+        self._upcoming.count_as_told()
 
     # -- where the dead are
 
     def _find_below(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> Dead | None:
         """The key that an index entry speaks for; None when the entry is stale, the key was written
-        again while it lived, its family is gone, or the row is damaged: that is said, and other deaths are told."""
+        again while it lived, its family is gone, or the row or what replaced it is damaged: that is said, and other
+        deaths are told."""
         family_id, key = family_of(base_key), base_key[4:]
         stored = txn.get(base_key)
         if (
@@ -468,13 +515,13 @@ class Expiry:
             or self._families.name_of(family_id) is None
         ):
             return None
-        is_gone = self._segments.outlived_below(
-            self._upcoming.followed, family_id, key, deadline_ms
-        )
-        if is_gone is None:
-            return None
         try:
-            value = unpack_row(base_key, stored).value if self._callbacks else b""
+            is_gone = self._segments.outlived_below(
+                self._upcoming.followed, family_id, key, deadline_ms
+            )
+            if is_gone is None:
+                return None
+            value = unpack_row(base_key, stored).value
         except CorruptStore as error:
             _log.error("the death of a key is not told: %s", str(error))
             return None
@@ -491,9 +538,15 @@ class Expiry:
             return None
         if self._families.name_of(family_id) is None:
             return None
-        row = self._segments.cut().row(family_id, key)
-        is_there = self._base.reader.get(base_key) if row is BELOW else row
-        return Dead(deadline_ms, family_id, key, value, is_gone and is_there is None)
+        return Dead(deadline_ms, family_id, key, value, is_gone and not self._is_there(base_key))
+
+    def _is_there(self, base_key: bytes) -> bool:
+        """Whether there is a row of this key, alive or not."""
+        try:
+            row = self._segments.cut().row(family_of(base_key), base_key[4:])
+            return (self._base.reader.get(base_key) if row is BELOW else row) is not None
+        except CorruptStore:
+            return True  # of which nothing more is known
 
     # -- telling: outside every lock
 
@@ -527,16 +580,18 @@ class _Pick:
         entries: Iterator[tuple[int, bytes]],
         untold: Iterator[Untold],
         want: int,
-    ) -> None:
-        """Pick until `want` keys are to be removed, or nothing more is dead."""
+        entries_max: int,
+    ) -> bool:
+        """Pick until `want` keys are to be removed, or so many entries; whether there may be more that is dead."""
         entry, kept = next(entries, None), next(untold, None)
-        while want > 0:
+        gone = 0
+        while gone < want and len(self.entries) + len(self.untold) < entries_max:
             entry_ms = NEVER_MS if entry is None else entry[0]
             kept_ms = NEVER_MS if kept is None else kept[0]
             until_ms = min(entry_ms - 1, kept_ms - 1, self._now_ms)
             found: list[Dead | None]
             if is_dead(self._upcoming.next_ms, until_ms):
-                slices = self._upcoming.pop_dead(until_ms, keys_max=want)
+                slices = self._upcoming.pop_dead(until_ms, keys_max=want - gone)
                 found = [one for some in slices for one in some]
             elif entry is not None and entry_ms <= kept_ms:
                 found = [self._expiry._find_below(txn, *entry)]
@@ -547,13 +602,18 @@ class _Pick:
                 self.untold.append(kept[:2])
                 kept = next(untold, None)
             else:
-                return
+                return False
             self.dead += [one for one in found if one is not None]
-            want -= sum(one.is_gone for one in found if one is not None)
+            gone += sum(one.is_gone for one in found if one is not None)
+        return True
 
 
 def _deadline_ms(dead: Dead) -> int:
     return dead.deadline_ms
+
+
+def _base_key(dead: Dead) -> bytes:
+    return dead.base_key
 
 
 def _call(callback: Callable[[Expired], object], event: Expired) -> None:

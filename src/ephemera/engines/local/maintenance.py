@@ -55,7 +55,7 @@ class Worker:
         self._step = step
         self._bell = Bell()
         self._is_stopped = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
         self._thread.start()
 
@@ -85,8 +85,9 @@ class Worker:
             pause = self._step(engine)
         except StoreClosed:
             return None
-        except Exception as error:
-            # Also a defect: the next step may go well, and without this thread nothing would.
+        except BaseException as error:
+            # Also a defect, or a callback that exits: the next step may go well, and without this thread
+            # nothing would.
             if self._is_stopped:
                 return None
             # Its words alone, for whoever keeps the record: its frames lead to the store.
@@ -98,7 +99,7 @@ class Worker:
         return pause
 
 
-def _without_frames(error: Exception) -> Exception:
+def _without_frames(error: BaseException) -> BaseException:
     """The same error, as it can be kept without keeping the store alive: with no trace of where it came from."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

@@ -13,8 +13,8 @@ from itertools import zip_longest
 
 from ephemera.core.errors import CorruptStore
 from ephemera.engines.local._segment import Segment
-from ephemera.engines.local.base_tier import BaseFile
-from ephemera.engines.local.checkpoint import APPLIED, HIGH_WATER
+from ephemera.engines.local.base_tier import APPLIED, BaseFile
+from ephemera.engines.local.checkpoint import HIGH_WATER
 from ephemera.engines.local.files import Files
 from ephemera.engines.local.layout import Layout
 
