@@ -135,10 +135,32 @@ def test_with_tls_all_that_was_sent_before_the_end_is_done(
         await until(lambda: listener.connections)
         writer.write(wire("CLIENT", "REPLY", "OFF") + wire("INCR", "count") * 500)
         writer.close()
-        await until(lambda: not listener.connections)
-        assert listener.server.store.get("count") == b"500"
+        await until(lambda: listener.server.store.get("count") == b"500")
+        await until(lambda: not listener.server.clients)
 
     serve(scenario, endpoint=tls[0])
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_what_was_read_of_a_client_that_is_lost_is_done_and_in_turn(
+    tls: tuple[Endpoint, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        options = {"ssl": tls[1], "server_hostname": "localhost"} if has_tls else {}
+        _reader, writer = await connect(**options)
+        await until(lambda: listener.connections)
+        (connection,) = listener.connections
+        writer.write(wire("INCR", "count") * 500)
+        await until(lambda: connection.session.has_waiting)
+        connection.ended()
+        assert connection.session.has_waiting  # others come first
+        writer.transport.abort()
+        await until(lambda: listener.server.store.get("count") == b"500")
+        await until(lambda: not listener.server.clients)
+
+    serve(scenario, endpoint=tls[0] if has_tls else ANY)
 
 
 def test_too_many_clients_are_told_so() -> None:
@@ -480,18 +502,28 @@ def test_with_commit_nothing_is_acknowledged_when_the_sync_fails(tmp_path: Path)
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
+        def __init__(self, listener: Listener) -> None:
+            self._listener = listener
+
         def sync(self) -> None:
+            # Meanwhile somebody has read what is lost.
+            for connection in self._listener.connections:
+                self._listener.hold(connection, b"$1\r\n1\r\n")
             raise ephemera.StoreFailed("the disk is gone")
 
     async def scenario(listener: Listener, connect: Dialer) -> None:
-        listener.server.store = Lost()  # type: ignore[assignment]  # stands in for the store
-        reader, writer = await connect()
+        listener.server.store = Lost(listener)  # type: ignore[assignment]  # stands in for the store
+        (reader, writer), (other, _) = await connect(), await connect()
+        await until(lambda: len(listener.connections) == 2)
         writer.write(wire("SET", "a", "1"))
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(1)
+        for each in (reader, other):
+            with contextlib.suppress(ConnectionError):
+                told.append(await each.read())
 
+    told: list[bytes] = []
     with pytest.raises(ephemera.StoreFailed, match="the disk is gone"):
         serve(scenario, settings=Settings(durability="commit"), store=store)
+    assert b"".join(told) == b""
 
 
 def test_stopping_sends_what_was_answered_and_closes_the_store() -> None:

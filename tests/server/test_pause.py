@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ephemera.server.listener import Listener
+from ephemera.server.settings import Settings
 from tests.server.clients import wire
-from tests.server.test_listener import Dialer, serve
+from tests.server.test_listener import Dialer, serve, until
 
 
 def test_unpause_wakes_who_waits() -> None:
@@ -32,18 +35,36 @@ def test_a_pause_ends_by_itself() -> None:
     serve(scenario)
 
 
-def test_a_client_may_leave_in_a_pause() -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_client_may_leave_in_a_pause(is_known: bool) -> None:
     async def scenario(listener: Listener, connect: Dialer) -> None:
         reader, writer = await connect()
         writer.write(wire("CLIENT", "PAUSE", 600_000, "WRITE"))
         await reader.readexactly(5)
-        _, others = await connect()
+        other, others = await connect()
+        if is_known:
+            others.write(wire("PING"))
+            await other.readexactly(7)
         others.write(wire("SET", "key", "1"))
+        await until(lambda: any(one.session.is_postponed for one in listener.connections))
         others.close()
-        writer.write(wire("CLIENT", "UNPAUSE") + wire("PING"))
-        assert await reader.readexactly(12) == b"+OK\r\n+PONG\r\n"
+        await until(lambda: len(listener.connections) == 1)
+        writer.write(wire("CLIENT", "UNPAUSE") + wire("GET", "key"))
+        assert await reader.readexactly(10) == b"+OK\r\n$-1\r\n"  # as in Redis
 
     serve(scenario)
+
+
+def test_a_long_script_that_a_pause_lets_run_goes_on_in_it() -> None:
+    script = "local n = 0; for i = 1, 3000000 do n = n + 1 end; return 'done'"
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        writer.write(wire("CLIENT", "PAUSE", 600_000, "WRITE") + wire("EVAL_RO", script, 0))
+        await until(lambda: listener.server.busy.is_on)
+        assert await reader.readexactly(15) == b"+OK\r\n$4\r\ndone\r\n"
+
+    serve(scenario, settings=Settings(busy_reply_threshold=20))
 
 
 def test_a_killed_client_is_hung_up_on() -> None:
@@ -55,6 +76,21 @@ def test_a_killed_client_is_hung_up_on() -> None:
         writer.write(wire("CLIENT", "KILL", "TYPE", "normal"))
         assert await reader.readexactly(4) == b":1\r\n"
         assert await other.read() == b""
+
+    serve(scenario)
+
+
+def test_a_killed_client_that_does_not_read_is_not_waited_for() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        reader, writer = await connect()
+        _, others = await connect()
+        writer.write(wire("SET", "large", "x" * 30_000_000))  # more than the system keeps for it
+        await reader.readexactly(5)
+        others.write(wire("GET", "large"))
+        await until(lambda: any(one._is_choked for one in listener.connections))
+        writer.write(wire("CLIENT", "KILL", "TYPE", "normal"))
+        assert await reader.readexactly(4) == b":1\r\n"
+        await until(lambda: len(listener.connections) == 1)
 
     serve(scenario)
 

@@ -37,8 +37,8 @@ cdef extern from *:
     #define EPH_HAS_EPOLL 1
     typedef struct epoll_event eph_event;
     static int eph_epoll_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
-    static int eph_epoll_watch(int poll, int fd) {
-        struct epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+    static int eph_epoll_watch(int poll, int fd, int is_end) {
+        struct epoll_event event = {.events = is_end ? EPOLLRDHUP : EPOLLIN, .data = {.fd = fd}};
         return epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
     }
     static int eph_epoll_leave(int poll, int fd) {
@@ -63,7 +63,7 @@ cdef extern from *:
     #define EPH_HAS_EPOLL 0
     typedef struct { int fd; } eph_event;
     static int eph_epoll_open(void) { errno = ENOSYS; return -1; }
-    static int eph_epoll_watch(int poll, int fd) { errno = ENOSYS; return -1; }
+    static int eph_epoll_watch(int poll, int fd, int is_end) { errno = ENOSYS; return -1; }
     static int eph_epoll_leave(int poll, int fd) { errno = ENOSYS; return -1; }
     static int eph_epoll_ready(int poll, eph_event *events, int room) { errno = ENOSYS; return -1; }
     static int eph_event_fd(const eph_event *event) { return event->fd; }
@@ -77,7 +77,7 @@ cdef extern from *:
     ctypedef struct eph_event:
         pass
     int eph_epoll_open() nogil
-    int eph_epoll_watch(int poll, int fd) nogil
+    int eph_epoll_watch(int poll, int fd, bint is_end) nogil
     int eph_epoll_leave(int poll, int fd) nogil
     int eph_epoll_ready(int poll, eph_event *events, int room) nogil
     int eph_event_fd(const eph_event *event) nogil
@@ -111,6 +111,7 @@ cdef class Receiving(Owing):
     cdef public bint holds_replies
     cdef public bint is_behind
     cdef bint owes               # a reply that is still to go out
+    cdef bint awaits_end         # and nothing is read
     cdef int fd
     cdef uint64_t counted_in     # the last count of different clients that it was part of
 
@@ -124,7 +125,11 @@ cdef class Receiving(Owing):
 
     cdef bint receive(self, char *buffer) except -1:
         """Read once and answer; whether there is a reply to `settle`."""
-        cdef Py_ssize_t size = recv(self.fd, buffer, INPUT_BYTES, MSG_DONTWAIT)
+        cdef Py_ssize_t size
+        if self.awaits_end:
+            self.broke(0)
+            return False
+        size = recv(self.fd, buffer, INPUT_BYTES, MSG_DONTWAIT)
         if size > 0:
             self.session.take(buffer, size)
             # What others send to this client from now on is no part of the reply.
@@ -228,13 +233,22 @@ cdef class Sockets:
 
     def watch(self, Receiving connection not None, int fd) -> None:
         """Read from this socket from now on, if that is not so already."""
-        if connection.fd == fd:
-            return
-        if eph_epoll_watch(self.fd, fd):
+        self._watch(connection, fd, False)
+
+    def await_end(self, Receiving connection not None, int fd) -> None:
+        """Read nothing from it, and call it broken when its client ends it."""
+        self._watch(connection, fd, True)
+
+    cdef int _watch(self, Receiving connection, int fd, bint awaits_end) except -1:
+        if connection.fd == fd and connection.awaits_end == awaits_end:
+            return 0
+        self.leave(connection)
+        if eph_epoll_watch(self.fd, fd, awaits_end):
             raise OSError(errno, "epoll_ctl")
-        connection.fd = fd
+        connection.fd, connection.awaits_end = fd, awaits_end
         self.by_fd += [None] * (fd + 1 - len(self.by_fd))
         self.by_fd[fd] = connection
+        return 0
 
     def leave(self, Receiving connection not None) -> None:
         """Read from it no more; to be called before it is closed, so that no other gets its number."""

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ephemera import EphemeraError, UnsupportedOperation
+from ephemera.core._clock import elapsed_ns
 from ephemera.resp.encoder import error
 from ephemera.resp.replies import Refused
 from ephemera.server._sockets import IS_AVAILABLE, Receiving, Sockets
@@ -91,6 +92,7 @@ class Connection(Receiving, asyncio.Protocol):
         self._is_lost = False
         self._held = 0  # replies that wait until they are safe to say
         self._held_bytes = 0
+        self._alarm: asyncio.TimerHandle | None = None  # for the end of a pause
         self._soft_since_ms: int | None = None
         self._unsent = 0  # bytes, when last looked at
         self.holds_replies = listener.syncs_turns
@@ -125,6 +127,8 @@ class Connection(Receiving, asyncio.Protocol):
             self._fd = self.transport.get_extra_info("socket").fileno()
             if is_reading:
                 self._resume_reading()
+            elif self._is_paused:
+                self._await_end()
 
     def _resume_reading(self) -> None:
         if self._fd is None:
@@ -138,6 +142,11 @@ class Connection(Receiving, asyncio.Protocol):
         else:
             self._listener.sockets.leave(self)
 
+    def _await_end(self) -> None:
+        """A pause may be long: who leaves in it is no client any more, and its request is not done."""
+        if self._fd is not None:
+            self._listener.sockets.await_end(self, self._fd)
+
     def close(self) -> None:
         """Read no more, and end once all is sent."""
         self.settle()
@@ -145,7 +154,8 @@ class Connection(Receiving, asyncio.Protocol):
         self.transport.close()
 
     def abort(self) -> None:
-        """End now."""
+        """End now; nothing more is answered."""
+        self.session.is_closing = True
         self._listener.sockets.leave(self)
         self.transport.abort()
 
@@ -155,11 +165,13 @@ class Connection(Receiving, asyncio.Protocol):
         """The client has sent its last byte; what it asked for before is still answered."""
         self._listener.sockets.leave(self)
         session = self.session
-        # With TLS the end is heard of though nothing is read at the time.
-        while session.has_waiting and not (session.is_postponed or self._has_enough):
+        # With TLS the end is heard of though nothing is read at the time, and it is the end of replies, too.
+        until_ns = elapsed_ns() + ANSWERING_NS
+        while self._may_go_on and not self._has_enough and elapsed_ns() < until_ns:
             self.send(session.go_on())
-        session.is_closing = True
-        self.send(b"")
+        if not self._may_go_on:
+            session.is_closing = True
+            self.send(b"")
 
     def eof_received(self) -> bool:
         self.ended()
@@ -203,22 +215,30 @@ class Connection(Receiving, asyncio.Protocol):
             self._go_on_later()
 
     @property
+    def _may_go_on(self) -> bool:
+        """Whether there are requests that wait for nothing but their turn."""
+        return self.session.has_waiting and not self.session.is_postponed
+
+    @property
     def _has_enough(self) -> bool:
         """Whether nothing more is to be answered: it has too much to read, or to wait for, or is to end."""
-        if self.session.is_closing or self.transport.is_closing():
+        if self.session.is_closing or self._is_lost:
+            return self.session.is_closing
+        if self.transport.is_closing():
             return True
         if self._listener.server.busy.belongs_to(self.session):
             return False  # its script keeps everybody waiting, and adds one reply
         return self._is_choked or self._held_bytes > OUTPUT_BYTES_PAUSE
 
     def _go_on(self) -> None:
-        """Answer what waited while the client had too much to read."""
-        if self._has_enough:
-            return
-        with self._guarded():
-            self.finish(self.session.go_on())
-            if not (self.session.has_waiting or self._has_enough):
-                self._resume_reading()
+        """Answer what waited while the client had too much to read, or others their turn."""
+        if not self._has_enough:
+            with self._guarded():
+                self.finish(self.session.go_on())
+                if not (self.session.has_waiting or self._has_enough or self._is_lost):
+                    self._resume_reading()
+        if self._is_lost and (self._has_enough or not self._may_go_on):
+            self.session.close()
 
     def _go_on_later(self) -> None:
         """At the end of a pause, or of a checkpoint, when requests wait for that; otherwise in the next turn
@@ -226,15 +246,27 @@ class Connection(Receiving, asyncio.Protocol):
 
         Nothing is read before: what a client sends meanwhile waits in its socket, and not in memory.
         """
-        self._pause_reading()
+        if not self._is_lost:
+            self._pause_reading()
+        server = self._listener.server
         if not self.session.is_postponed:
             self._listener.loop.call_soon(self._go_on)
-            return
+        elif server.busy.belongs_to(self.session):
+            self._listener.loop.call_soon(self._wake)
+        elif self._is_paused:
+            left_ms = max(0, server.pause.until_ms - server.now_ms())
+            self._alarm = self._listener.loop.call_later(left_ms / 1000, self._wake)
+            self._await_end()
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether requests wait for the end of a pause, and for nothing else that would wake them."""
         server = self._listener.server
-        if server.pacing.has(self.session):
-            return
-        left_ms = max(0, server.pause.until_ms - server.now_ms())
-        self._listener.loop.call_later(left_ms / 1000, self._wake)
+        return (
+            self.session.is_postponed
+            and not server.busy.belongs_to(self.session)
+            and not server.pacing.has(self.session)
+        )
 
     def _wake(self) -> None:
         """The pause is over, or was ended; the store has caught up; or it is time for a script's next slice."""
@@ -242,6 +274,8 @@ class Connection(Receiving, asyncio.Protocol):
             self._listener.loop.call_soon(self._go_on)
 
     def _hold(self, out: bytes) -> None:
+        if self._is_lost:
+            return
         self.settle()
         self._held += 1
         self._held_bytes += len(out)
@@ -255,19 +289,26 @@ class Connection(Receiving, asyncio.Protocol):
         self._held -= 1
         self._held_bytes -= len(out)
         self.release(out)
-        if had_enough and not self._has_enough:
+        if had_enough and not (self._has_enough or self._is_lost):
             self._resume_reading()
             self._go_on()
 
     def release(self, out: bytes) -> None:
         """Write what is safe to say; the last of it before the end, if that is to come."""
-        if self._is_lost:
+        if self._is_lost or self.transport.is_closing():
             return
         self.settle()
         self._pass_on(out)
         if self._is_choked:
             self._check_output()
         if self.session.is_closing and not self._held:
+            self._end()
+
+    def _end(self) -> None:
+        """Close; but who was killed by others is not waited for."""
+        if self.session.is_killed and self.transport.get_write_buffer_size():
+            self.abort()
+        else:
             self.close()
 
     def pause_writing(self) -> None:
@@ -282,10 +323,16 @@ class Connection(Receiving, asyncio.Protocol):
             self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """What was read of it is still done, if it waits for nothing but its turn."""
         self._is_lost = True
         self._listener.sockets.leave(self)
-        self.session.close()
         self._listener.lose(self)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._may_go_on:
+            self._listener.loop.call_soon(self._go_on)
+        else:
+            self.session.close()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -499,6 +546,9 @@ class Listener:
 
     def _end_turn(self) -> None:
         held, self._unsynced = self._unsynced, []
+        if self._failure is not None:
+            self._cut_off(held)
+            return
         is_busy = self.server.busy.is_on
         has_writes = self._has_writes(is_busy=is_busy)
         if has_writes and self._is_commit and (is_busy or self._turns is None):
@@ -532,9 +582,12 @@ class Listener:
         _log.critical("nothing more is acknowledged: %s", error)
         self._failure = error
         for held in turns:
-            for connection, _ in held:
-                connection.abort()
+            self._cut_off(held)
         self.stop()
+
+    def _cut_off(self, held: Held) -> None:
+        for connection, _ in held:
+            connection.abort()
 
 
 def _release(held: Held) -> None:

@@ -65,6 +65,7 @@ class Session(Answering):
         self._postponed: Request | None = None
         self._rest = b""
         self.silence = Silence.NONE
+        self.is_killed = False
         self.reset()
 
     def reset(self) -> None:
@@ -118,9 +119,11 @@ class Session(Answering):
         self.server.leave(self)
 
     def kill(self) -> None:
-        """Close the connection, once replies under way are sent."""
+        """Close the connection, once replies under way are sent: at once if somebody else wants that and it does
+        not read."""
         self.is_closing = True
-        if not self.is_answering:
+        self.is_killed = not self.is_answering
+        if self.is_killed:
             self.transmit(b"")
 
     # --- requests and replies -----------------------------------------------------------------
