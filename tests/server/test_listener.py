@@ -664,13 +664,13 @@ def test_a_client_that_stops_sending_still_gets_its_replies() -> None:
 
 # --- replies that wait, and clients that take their time ------------------------------------------
 
-LONG_SCRIPT = """
-redis.call('SET', 'scripted', '1')
+LONG_READING = """
 local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end
 local began = now()
 while now() - began < 150000 do end
 return 'done'
 """
+LONG_SCRIPT = "redis.call('SET', 'scripted', '1')" + LONG_READING
 
 
 @pytest.mark.parametrize("engine", ["local", "slatedb"])

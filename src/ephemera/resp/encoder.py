@@ -13,6 +13,7 @@ from typing import Any
 from ephemera.resp.replies import (
     BigNumber,
     Push,
+    Pushes,
     Refused,
     Reply,
     Simple,
@@ -113,6 +114,7 @@ RESP2: dict[type, Render] = {
     dict: _flat,
     Unordered: _array,
     Push: _array,
+    Pushes: _all,
     Verbatim: bulk,
     BigNumber: lambda number, _: bulk(b"%d" % number),
     Special: _special2,

@@ -7,7 +7,7 @@
     Simple       simple string (OK, PONG)    Push         out of band, in RESP2 an array
     Refused      error, also raised          Verbatim     text, in RESP2 a bulk string
     NO_ARRAY     null, in RESP2 of an array  BigNumber    in RESP2 a bulk string
-    NO_REPLY     nothing at all
+    NO_REPLY     nothing at all              Pushes       several of them, in place of one reply
 
 `encoder.encode` renders them; scripts and transactions pass them on as they are.
 """
@@ -37,6 +37,10 @@ class Unordered(list[Any]):  # Any: replies of every kind, which mypy cannot nes
 
 class Push(list[Any]):  # Any: as above
     """A message that answers no request."""
+
+
+class Pushes(list[Push]):
+    """Messages that answer a request which has an answer for each of its arguments."""
 
 
 class Special(enum.Enum):

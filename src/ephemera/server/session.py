@@ -16,7 +16,7 @@ from ephemera.core.clock import elapsed_ns
 from ephemera.core.hurry import hurried
 from ephemera.resp.encoder import encode
 from ephemera.resp.parser import Limits, Parser, Request
-from ephemera.resp.replies import NO_REPLY, Push, Refused, Reply, Simple
+from ephemera.resp.replies import NO_REPLY, Pushes, Refused, Reply, Simple
 from ephemera.server._direct import OUTPUT_BYTES_PAUSE, POSTPONED, Answering, Call
 from ephemera.server.busy import BUSY
 from ephemera.server.monitor import show
@@ -190,7 +190,7 @@ class Session(Answering):
             self.silence = Silence.NONE if is_silent else Silence.NOW
             self.review()
         # What answers a subscriber is pushed, as messages are: nobody keeps that back.
-        return command, NO_REPLY if is_silent and not isinstance(reply, Push) else reply
+        return command, NO_REPLY if is_silent and not isinstance(reply, Pushes) else reply
 
     def _decide(self, args: Request) -> tuple[Command | None, Reply]:
         busy = self.server.busy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ephemera.resp.replies import Push, Refused, Reply
+from ephemera.resp.replies import Push, Pushes, Refused, Reply
 from ephemera.server.glob import glob
 from ephemera.server.pubsub import Delivery, Topics
 from ephemera.server.session import Call
@@ -57,7 +57,7 @@ def _subscribe(call: Call, verb: bytes, topics: Topics) -> Reply:
     for name in call.args[1:]:
         call.server.pubsub.subscribe(call.session, topics, name)
         replies.append(Push((verb, name, _count(call, topics))))
-    return _one_by_one(call, replies)
+    return Pushes(replies)
 
 
 def _unsubscribe(call: Call, verb: bytes, topics: Topics) -> Reply:
@@ -65,7 +65,7 @@ def _unsubscribe(call: Call, verb: bytes, topics: Topics) -> Reply:
     for name in call.args[1:] or topics.of(call.session):
         call.server.pubsub.unsubscribe(call.session, topics, name)
         replies.append(Push((verb, name, _count(call, topics))))
-    return _one_by_one(call, replies or [Push((verb, None, _count(call, topics)))])
+    return Pushes(replies or [Push((verb, None, _count(call, topics)))])
 
 
 def _count(call: Call, topics: Topics) -> int:
@@ -74,13 +74,6 @@ def _count(call: Call, topics: Topics) -> int:
     if topics is hub.shards:
         return topics.count(call.session)
     return hub.channels.count(call.session) + hub.patterns.count(call.session)
-
-
-def _one_by_one(call: Call, replies: list[Push]) -> Reply:
-    """Each name has a reply of its own; the last one is that of the command."""
-    for reply in replies[:-1]:
-        call.session.push(reply)
-    return replies[-1]
 
 
 # --- publishing -----------------------------------------------------------------------------------
