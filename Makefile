@@ -9,9 +9,6 @@ BIN := $(VENV)/bin
 EXTRAS := all,bench,dev
 WORKERS ?= 2
 ARGS ?=
-# What sanitizers themselves take counts as the server's there.
-BOUNDED_MEMORY := test_good_clients_work_on_undisturbed_beside_two_hundred_bad_ones \
-	test_a_subscriber_that_does_not_read_is_cut_off
 # Thousands of stores are made and synced: in memory, where there is such a place.
 SCRATCH ?= $(shell test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp})
 
@@ -53,8 +50,7 @@ soak-sanitized: $(SANITIZED)/.installed
 	ASAN_OPTIONS=detect_leaks=0:suppressions=$(CURDIR)/tests/asan-suppressions.txt UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	$(SANITIZED)/bin/python -m pytest -q -n $(WORKERS) --timeout 0 \
 		tests/core tests/engines/local tests/contract tests/resp tests/server tests/test_keyspace.py \
-		tests/formats/test_codec.py tests/formats/test_scratch.py tests/crash/test_every_byte.py \
-		$(BOUNDED_MEMORY:%=--deselect tests/server/test_hostile.py::%) $(ARGS)
+		tests/formats/test_codec.py tests/formats/test_scratch.py tests/crash/test_every_byte.py $(ARGS)
 
 bench: install ## Measure; ARGS="…" go to python -m bench, and --keep of them makes the page
 	$(BIN)/python -m bench $(ARGS)
