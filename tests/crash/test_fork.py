@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ephemera
-from ephemera import Store
+from ephemera import ManualClock, Store
 from ephemera.engines.local import base_tier
 from tests.crash.processes import SMALL_SEGMENT_BYTES, TINY_SEGMENT_BYTES, Peer, in_fork
 from tests.engines.local.stores import engine_of
@@ -53,6 +53,16 @@ def test_parent_and_child_write_at_the_same_time(store: Store) -> None:
     assert store.get(b"n") == b"3000"
     assert store.count() == 101
     assert store.check().problems == ()
+
+
+def test_the_child_of_a_manual_store_tells_nothing_by_itself(path: Path) -> None:
+    clock = ManualClock()
+    with ephemera.open(path, maintenance="manual", clock=clock) as store:
+        store.on_expire(lambda event: None)
+        store.put("k", "v", ttl=1)
+        clock.advance(2)
+        child = in_fork(lambda: (store.get("k"), engine_of(store)._announcer))
+        assert child.result() == (None, None)
 
 
 def test_a_child_reads_what_lies_in_the_base_tier(store: Store) -> None:

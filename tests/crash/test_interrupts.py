@@ -41,7 +41,9 @@ class Moments:
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Moments:
         frame.f_trace_opcodes = True
-        if event == "return":
+        if event == "call":
+            self._meet(frame)  # as it begins or goes on
+        elif event == "return":
             self._done.pop(frame, None)
             self._returned = frame
         elif event == "opcode":

@@ -100,9 +100,9 @@ def read_everything(stack: MemoryStack, chance: random.Random) -> None:
         lambda: cut.chunk(start, end, False, 100),
         lambda: cut.chunk(b"", None, False, 100),
         lambda: cut.chunk(start, None, True, 100),
-        lambda: stack.outlived_below(stack.segments, 1, KEYS[0], NOW_MS),
+        lambda: stack.outlived_below(stack.segments, 0, 1, KEYS[0], NOW_MS),
         lambda: stack.pop_dead(
-            _heaps(stack), stack.segments, (-1, 0, 0), NOW_MS + 50, 99, 99, {1}, True
+            _heaps(stack), stack.segments, 0, (-1, 0, 0), NOW_MS + 50, 99, 99, {1}, True
         ),
         lambda: [segment.problems() for segment in stack.all],
         lambda: [segment.count_records() for segment in stack.all],

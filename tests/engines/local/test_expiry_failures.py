@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ephemera import CorruptStore, Expired, ManualClock, Store, StoreBusy, StoreFull
+from ephemera import CorruptStore, Expired, ManualClock, Store, StoreBusy, StoreClosed, StoreFull
 from ephemera.core._block import block
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local import checkpoint, engine
@@ -600,4 +601,72 @@ def test_a_batch_of_a_purge_is_no_larger_where_entries_are_stale(
     monkeypatch.setattr(BaseWrite, "remove", noted)
     assert store.purge_expired(batch=10, limit=1) == 0
     assert sizes == [10] * 10
+    assert events == []
+
+
+@pytest.mark.parametrize("has_newer", [False, True])
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_key_that_dies_before_its_applied_segment_is_retired_is_told_and_counted(
+    store: Store,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    has_newer: bool,
+    is_heard: bool,
+) -> None:
+    events: list[Expired] = []
+    if is_heard:
+        store.on_expire(events.append)
+    store.put("k", "v", ttl=1)
+    fail_once(monkeypatch, engine_of(store)._segments, "retire")
+    with pytest.raises(StoreFull):
+        store.checkpoint()
+    if has_newer:
+        store.put("newer", "1")
+    clock.advance(2)
+    assert [store.purge_expired(), store.purge_expired()] == [1, 0]
+    assert keys_of(events) == [b"k"] * is_heard
+
+
+def test_what_a_purge_did_not_remove_is_told_once_whoever_commits_meanwhile(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("k", "v", ttl=1)
+    store.checkpoint()
+    clock.advance(2)
+    base = engine_of(store)._base
+    real = base.write
+
+    @block
+    def fail_before_another() -> Iterator[Any]:  # Any: as it is
+        with suppress(ZeroDivisionError), real() as write:
+            yield write
+            raise ZeroDivisionError  # it is not committed
+        with real() as write:
+            write.set_number(b"of another", 1)  # and gets the same number
+        raise StoreFull("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "write", fail_before_another)
+        with pytest.raises(StoreFull):
+            store.purge_expired()
+    store.purge_expired()
+    assert keys_of(events) == [b"k"]
+
+
+def test_a_purge_of_a_store_that_is_closed_meanwhile_says_so(
+    store: Store, clock: ManualClock, events: list[Expired], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("k", "v", ttl=1)
+    store.checkpoint()
+    clock.advance(2)
+    base = engine_of(store)._base
+
+    def close_first() -> Any:  # Any: as it is
+        monkeypatch.undo()
+        store.close()
+        return base.write()
+
+    monkeypatch.setattr(base, "write", close_first)
+    with pytest.raises(StoreClosed):
+        store.purge_expired()
     assert events == []

@@ -341,13 +341,13 @@ cdef class SegmentStack(CompiledAccess):
         return None if is_dead_ms(head.deadline_ms, now_ms) else holder
 
     def pop_dead(
-        self, list all_deadlines not None, list followed not None, tuple told not None, int64_t until_ms,
+        self, list all_deadlines not None, list followed not None, uint64_t newest, tuple told not None, int64_t until_ms,
         Py_ssize_t keys_max, Py_ssize_t looks_max, names, bint is_counting
     ):
         """Take from these deadlines of segments, oldest first, the keys that died up to `until_ms`.
 
         Whether something replaced them is looked for in the segments that were `followed`, retired or not, and in
-        newer ones.
+        those that came after the `newest`.
         Returns up to `keys_max` of (deadline, family id, key, value, whether nothing replaced it), or
         none when only counting; how many nothing has replaced; and how far that went:
         deadline, segment, position. Left out is what was replaced while it lived, what had been
@@ -365,7 +365,7 @@ cdef class SegmentStack(CompiledAccess):
         cdef int64_t last_ms = told[0]
         cdef uint64_t last_number = told[1], last_position = told[2]
         cdef int64_t known_family = -1
-        cdef list segments = self._with_newer(followed)
+        cdef list segments = self._after(newest) + followed
         while gone < keys_max and looks_max > 0:
             deadlines = _earliest(all_deadlines, until_ms)
             if deadlines is None:
@@ -417,21 +417,20 @@ cdef class SegmentStack(CompiledAccess):
             r = <Record *> (deadlines.segment.start + due.position)
             self._foresee_in(self.segments, r.family, key_of(r), r.key_size)
 
-    cdef list _with_newer(self, list followed):
-        """These segments, newest first, behind those that came since."""
-        cdef Segment segment
-        cdef uint64_t newest = (<Segment?> followed[0]).number if followed else 0
+    cdef list _after(self, uint64_t number):
+        """The segments that came after that of this number, newest first."""
         self._look()
-        return [segment for segment in self.segments if (<Segment> segment).number > newest] + followed
+        return [segment for segment in self.segments if (<Segment> segment).number > number]
 
     def outlived_below(
-        self, list followed not None, uint32_t family, bytes key not None, int64_t deadline_ms
+        self, list followed not None, uint64_t newest, uint32_t family, bytes key not None, int64_t deadline_ms
     ):
         """None when a row of the base tier was replaced while it lived, else whether nothing has
-        replaced it at all: in the segments that were `followed` when it was read, and in newer ones."""
+        replaced it at all: in the segments that were `followed` when it was read, and after the `newest`."""
+        cdef list segments = self._after(newest) + followed
         cdef int fate
         fate = self._fate(
-            self._with_newer(followed), family, PyBytes_AS_STRING(key), <uint16_t> PyBytes_GET_SIZE(key), 0, 0, deadline_ms
+            segments, family, PyBytes_AS_STRING(key), <uint16_t> PyBytes_GET_SIZE(key), 0, 0, deadline_ms
         )
         return None if fate == REPLACED_ALIVE else fate == NEWEST
 
@@ -474,11 +473,10 @@ cdef class SegmentStack(CompiledAccess):
             return REPLACED_DEAD
         return REPLACED_ALIVE
 
-    def knows(self, uint32_t family, bytes key not None) -> bool:
-        """Whether any segment holds a version of this key, alive or not."""
+    def knows(self, uint32_t family, bytes key not None, uint64_t after) -> bool:
+        """Whether a segment after that of this number holds a version of this key, alive or not."""
         cdef Found found
-        self._look()
-        return _find(self.segments, self.control.page.hash_seed, family, piece_of(key), &found)
+        return _find(self._after(after), self.control.page.hash_seed, family, piece_of(key), &found)
 
     def cut(self) -> Cut:
         """What is published now, to be read later."""

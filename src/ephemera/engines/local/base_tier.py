@@ -344,6 +344,9 @@ class BaseFile(Closable):
     def has_entry(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> bool:
         return txn.get(entry_of(deadline_ms, base_key), db=self._deadlines) is not None
 
+    def has_untold(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> bool:
+        return txn.get(entry_of(deadline_ms, base_key), db=self._untold) is not None
+
     def due(self, txn: ReadTransaction, until_ms: int, entries_max: int) -> list[bytes]:
         """The first entries of the index, as they are, with deadlines up to `until_ms`."""
         cursor = txn.cursor(self._deadlines)
@@ -409,12 +412,6 @@ class BaseFile(Closable):
         place = os.statvfs(self.path)
         left = self._env.info()["map_size"] - _used_bytes(self._env)
         return size <= min(left, place.f_bavail * place.f_frsize)
-
-    @property
-    def state(self) -> int:
-        """The last transaction that was committed."""
-        state: int = self._env.info()["last_txnid"]
-        return state
 
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:

@@ -426,7 +426,7 @@ class LocalEngine:
             "expiry_lag_max_ms": self._expiry.lag_max_ms,
             "syncs": self._segments.syncs,
             "has_failed": self._control.failed,
-            "background_error": next((str(w.error) for w in self._threads if w.error), None),
+            "background_error": next((w.words for w in self._threads if w.words), None),
         }
 
     @property
@@ -668,7 +668,7 @@ class LocalEngine:
         self._base.wake()
         self._segments.on_first_use = None
         self._start_workers()
-        if self._expiry.has_callbacks:
+        if self._expiry.has_callbacks and not self._is_manual:
             self._start_announcer()
 
     def _must_write(self) -> None:

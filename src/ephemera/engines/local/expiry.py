@@ -16,10 +16,11 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from ephemera.core._block import block
-from ephemera.core.errors import CorruptStore
+from ephemera.core.errors import CorruptStore, EphemeraError
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
@@ -82,10 +83,11 @@ class Upcoming:
         self._segments = segments
         self._families = families
         self._heaps: dict[int, SegmentDeadlines] = {}
-        self._told = self._reached = self._kept = self._told_in_segments()
+        self._applied = 0
+        self.told = self.reached = self._kept = self._told_in_segments()
         # A record may come after its deadline, at the end of a long transaction, and is not among
-        # what was told by then. So this stays where it was while `_told` goes on.
-        self._told_by_others = self._told
+        # what was told by then. So this stays where it was while `told` goes on.
+        self._told_by_others = self.told
 
     def follow(self) -> None:
         """Take in what was written, let go what moved to the base tier."""
@@ -102,27 +104,31 @@ class Upcoming:
 
     def leave_applied(self, number: int) -> None:
         """Let go of segments up to this one, whose rows are in the base tier: not all of them may be retired yet."""
+        self._applied = number
         if any(n <= number for n in self._heaps):
             self._heaps = {n: heap for n, heap in self._heaps.items() if n > number}
 
+    @property
+    def newest(self) -> int:
+        """What came after the segment of this number is not followed yet."""
+        return max(self._heaps, default=self._applied)
+
     @block
     def popping(self) -> Iterator[None]:
-        """What is popped in the block counts as told; but if it raises before `count_as_told`, it will be found again."""
+        """What is popped in the block counts as told, up to where it `reached`; but if it raises before this is
+        noted in `told`, it will be found again."""
         try:
             yield
         except BaseException:
             self.rewind()
             raise
-        self.count_as_told()
-
-    def count_as_told(self) -> None:
-        self._told = self._reached
+        self.told = self.reached
 
     def rewind(self) -> None:
         """What was popped and does not count as told is in no other place than the segments: they are followed from their
         beginning, past what was told."""
         self._heaps = {}
-        self._reached = self._told_by_others = self._told
+        self.reached = self._told_by_others = self.told
 
     @property
     def followed(self) -> list[Segment]:
@@ -143,17 +149,18 @@ class Upcoming:
         told = self._told_in_segments()
         if told > self._kept:
             self._kept = self._told_by_others = told
-            self._told = self._reached = max(self._told, told)
+            self.told = self.reached = max(self.told, told)
 
     @property
     def is_told_kept(self) -> bool:
-        return self._told == self._kept
+        return self.told == self._kept
 
     def keep_told(self) -> None:
         """What was told stays told for others, and after a death. One at a time, of all processes."""
-        if self._heaps and self._told > self._told_in_segments():
-            self._heaps[max(self._heaps)].segment.told = self._told
-        self._kept = self._told
+        if self._heaps and self.told > self._told_in_segments():
+            self._heaps[max(self._heaps)].segment.told = self.told
+        if self._heaps or not self._segments.segments:
+            self._kept = self.told
 
     def _told_in_segments(self) -> Told:
         return max((segment.told for segment in self._segments.segments), default=(-1, 0, 0))
@@ -173,7 +180,7 @@ class Upcoming:
         for dead, _, told in self._slices(heaps, until_ms, keys_max, is_counting=False):
             if segments is None:
                 # How far it went in some segments says nothing of the others.
-                self._reached = max(self._reached, told)
+                self.reached = max(self.reached, told)
             yield [Dead._make(one) for one in dead]
 
     def count_dead(self, until_ms: int, keys_max: int) -> int:
@@ -181,7 +188,7 @@ class Upcoming:
         total = 0
         heaps = list(self._heaps.values())
         for _, gone, told in self._slices(heaps, until_ms, keys_max, is_counting=True):
-            self._reached = max(self._reached, told)
+            self.reached = max(self.reached, told)
             total += gone
         return total
 
@@ -193,6 +200,7 @@ class Upcoming:
             found = self._segments.pop_dead(
                 heaps,
                 self.followed,
+                self.newest,
                 self._told_by_others,
                 until_ms,
                 keys_max,
@@ -247,6 +255,8 @@ class Expiry:
         self.picking = threading.RLock()
         self._picked = []
         self._upcoming.rewind()
+        if not self._callbacks:
+            self._announced_ms = None  # as the parent's thread was about to say
 
     # -- callbacks
 
@@ -378,12 +388,12 @@ class Expiry:
         if not entries:
             return Removal(0, 0, 0)
         with self._base.write() as write:
-            removed, state = write.remove(entries), write.txn.id()
+            removed, state, applied = write.remove(entries), write.txn.id(), write.number(APPLIED)
         self._on_removed()
         prefixes = self._families.live_prefixes
         gone = [base_key for base_key in removed if base_key[:4] in prefixes]
         if self._segments.segments:
-            gone = [k for k in gone if not self._segments.knows(family_of(k), k[4:])]
+            gone = [k for k in gone if not self._segments.knows(family_of(k), k[4:], applied)]
         return Removal(len(gone), len(entries), state)
 
     # -- with manual maintenance: exactly, by purging
@@ -476,30 +486,31 @@ class Expiry:
         with self._following() as (file, txn):
             entries, untold = file.entries(txn, -1, now_ms), file.untold(txn, now_ms)
             is_more = pick.run(txn, entries, untold, want, entries_max)
-        if pick.entries or pick.untold:
-            self._remove_picked(pick)
-        self._count_as_picked(pick)
+        is_removed = False
+        try:
+            if pick.entries or pick.untold:
+                with self._base.write() as write:
+                    write.remove([entry_of(*entry) for entry in pick.entries])
+                    write.remove_untold(pick.untold)
+            is_removed = True
+        finally:
+            # An interrupt that comes during the commit is raised after it. No call stands between the two
+            # notes, nor before them: none can come there.
+            if is_removed or self._is_removed(pick):
+                self._picked += pick.dead
+                self._upcoming.told = self._upcoming.reached
         if pick.entries or pick.untold:
             self._on_removed()
         return sum(one.is_gone for one in pick.dead), is_more
 
-    def _remove_picked(self, pick: _Pick) -> None:
-        state = sys.maxsize
-        try:
-            with self._base.write() as write:
-                state = write.txn.id()
-                write.remove([entry_of(*entry) for entry in pick.entries])
-                write.remove_untold(pick.untold)
-        except BaseException:
-            # An interrupt that comes during the commit is raised after it.
-            if self._base.file.state >= state:
-                self._count_as_picked(pick)
-            raise
-
-    def _count_as_picked(self, pick: _Pick) -> None:
-        """From here on they are to be told, whatever fails."""
-        self._picked += pick.dead
-        self._upcoming.count_as_told()
+    def _is_removed(self, pick: _Pick) -> bool:
+        """Whether that was committed: all of it goes at once."""
+        with suppress(EphemeraError), self._base.file.reading() as txn:
+            file = self._base.file
+            if pick.entries:
+                return not file.has_entry(txn, *pick.entries[0])
+            return bool(pick.untold) and not file.has_untold(txn, *pick.untold[0])
+        return False
 
     # -- where the dead are
 
@@ -517,7 +528,7 @@ class Expiry:
             return None
         try:
             is_gone = self._segments.outlived_below(
-                self._upcoming.followed, family_id, key, deadline_ms
+                self._upcoming.followed, self._upcoming.newest, family_id, key, deadline_ms
             )
             if is_gone is None:
                 return None

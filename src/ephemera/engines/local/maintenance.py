@@ -59,6 +59,11 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
         self._thread.start()
 
+    @property
+    def words(self) -> str | None:
+        """What its error says, or is, if there is one."""
+        return None if self.error is None else str(self.error) or type(self.error).__name__
+
     def kick(self) -> None:
         self._bell.ring()
 
@@ -90,10 +95,10 @@ class Worker:
             # nothing would.
             if self._is_stopped:
                 return None
-            # Its words alone, for whoever keeps the record: its frames lead to the store.
-            if str(error) != str(self.error):
-                _log.warning("%s: %s", threading.current_thread().name, str(error))
-            self.error = _without_frames(error)
+            former, self.error = self.words, _without_frames(error)
+            if self.words != former:
+                # Its words alone, for whoever keeps the record: its frames lead to the store.
+                _log.warning("%s: %s", threading.current_thread().name, self.words)
             return RETRY_SECONDS
         self.error = None
         return pause
