@@ -725,6 +725,21 @@ def test_a_script_ends_though_its_client_does_not_read() -> None:
     serve(scenario, settings=Settings(busy_reply_threshold=20))
 
 
+def test_a_script_and_what_comes_after_it_are_done_though_their_client_is_lost() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        _, writer = await connect()
+        writer.write(wire("EVAL", LONG_SCRIPT, 0) + wire("INCR", "after"))
+        await until(lambda: listener.server.busy.is_on)
+        (connection,) = listener.connections
+        connection.transport.abort()
+        await until(lambda: not listener.server.clients)
+        await ask(
+            await connect(), wire("MGET", "scripted", "after"), b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n"
+        )
+
+    serve(scenario, settings=Settings(busy_reply_threshold=20))
+
+
 def test_with_commit_writes_without_replies_are_synced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

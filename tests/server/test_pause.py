@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ephemera.server import listener as listener_module
 from ephemera.server.listener import Listener
 from ephemera.server.settings import Settings
 from tests.server.clients import wire
@@ -65,6 +66,27 @@ def test_a_long_script_that_a_pause_lets_run_goes_on_in_it() -> None:
     serve(scenario, settings=Settings(busy_reply_threshold=20))
 
 
+def test_a_pause_that_a_lost_client_asked_for_holds_back_the_rest_of_its_requests(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)
+
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        _, writer = await connect()
+        await until(lambda: listener.connections)
+        (connection,) = listener.connections
+        pause = wire("CLIENT", "PAUSE", 600_000, "WRITE")
+        writer.write(wire("INCR", "n") * 50 + pause + wire("INCR", "n"))
+        await until(lambda: connection.session.has_waiting)
+        writer.transport.abort()
+        connection.transport.abort()  # it would be found out when it is written to
+        await until(lambda: not listener.server.clients)
+        assert listener.server.store.get("n") == b"50"
+
+    serve(scenario)
+    assert "fault" not in caplog.text
+
+
 def test_a_killed_client_is_hung_up_on() -> None:
     async def scenario(listener: Listener, connect: Dialer) -> None:
         reader, writer = await connect()
@@ -78,7 +100,8 @@ def test_a_killed_client_is_hung_up_on() -> None:
     serve(scenario)
 
 
-def test_a_killed_client_that_does_not_read_is_not_waited_for() -> None:
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_killed_client_that_does_not_read_is_not_waited_for(is_closing: bool) -> None:
     async def scenario(listener: Listener, connect: Dialer) -> None:
         reader, writer = await connect()
         _, others = await connect()
@@ -86,6 +109,9 @@ def test_a_killed_client_that_does_not_read_is_not_waited_for() -> None:
         await reader.readexactly(5)
         others.write(wire("GET", "large"))
         await until(lambda: any(one._is_choked for one in listener.connections))
+        (unread,) = (one for one in listener.connections if one._is_choked)
+        if is_closing:
+            unread.close()
         writer.write(wire("CLIENT", "KILL", "TYPE", "normal"))
         assert await reader.readexactly(4) == b":1\r\n"
         await until(lambda: len(listener.connections) == 1)

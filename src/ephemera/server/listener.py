@@ -167,7 +167,11 @@ class Connection(Receiving, asyncio.Protocol):
         session = self.session
         # With TLS the end is heard of though nothing is read at the time, and it is the end of replies, too.
         until_ns = elapsed_ns() + ANSWERING_NS
-        while self._may_go_on and not self._has_enough and elapsed_ns() < until_ns:
+        while (
+            session.has_waiting
+            and not (session.is_postponed or self._has_enough)
+            and elapsed_ns() < until_ns
+        ):
             self.send(session.go_on())
         if not self._may_go_on:
             session.is_closing = True
@@ -216,8 +220,8 @@ class Connection(Receiving, asyncio.Protocol):
 
     @property
     def _may_go_on(self) -> bool:
-        """Whether there are requests that wait for nothing but their turn."""
-        return self.session.has_waiting and not self.session.is_postponed
+        """Whether there are requests that are done though their client leaves: no pause holds them back."""
+        return self.session.has_waiting and not self._is_paused
 
     @property
     def _has_enough(self) -> bool:
@@ -232,7 +236,7 @@ class Connection(Receiving, asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Answer what waited while the client had too much to read, or others their turn."""
-        if not self._has_enough:
+        if self.session.has_waiting and not self._has_enough:
             with self._guarded():
                 self.finish(self.session.go_on())
                 if not (self.session.has_waiting or self._has_enough or self._is_lost):
@@ -253,10 +257,15 @@ class Connection(Receiving, asyncio.Protocol):
             self._listener.loop.call_soon(self._go_on)
         elif server.busy.belongs_to(self.session):
             self._listener.loop.call_soon(self._wake)
-        elif self._is_paused:
+        elif self._is_paused and not self._is_lost:
             left_ms = max(0, server.pause.until_ms - server.now_ms())
+            self._cancel_alarm()
             self._alarm = self._listener.loop.call_later(left_ms / 1000, self._wake)
             self._await_end()
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     @property
     def _is_paused(self) -> bool:
@@ -270,7 +279,7 @@ class Connection(Receiving, asyncio.Protocol):
 
     def _wake(self) -> None:
         """The pause is over, or was ended; the store has caught up; or it is time for a script's next slice."""
-        if self.session.is_postponed and not self.transport.is_closing():
+        if self.session.is_postponed and (self._is_lost or not self.transport.is_closing()):
             self._listener.loop.call_soon(self._go_on)
 
     def _hold(self, out: bytes) -> None:
@@ -295,12 +304,13 @@ class Connection(Receiving, asyncio.Protocol):
 
     def release(self, out: bytes) -> None:
         """Write what is safe to say; the last of it before the end, if that is to come."""
-        if self._is_lost or self.transport.is_closing():
+        if self._is_lost:
             return
-        self.settle()
-        self._pass_on(out)
-        if self._is_choked:
-            self._check_output()
+        if not self.transport.is_closing():
+            self.settle()
+            self._pass_on(out)
+            if self._is_choked:
+                self._check_output()
         if self.session.is_closing and not self._held:
             self._end()
 
@@ -323,12 +333,12 @@ class Connection(Receiving, asyncio.Protocol):
             self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """What was read of it is still done, if it waits for nothing but its turn."""
+        """What was read of it is still done, unless a pause holds it back."""
         self._is_lost = True
         self._listener.sockets.leave(self)
+        self._fd = None  # others may get that number
         self._listener.lose(self)
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._cancel_alarm()
         if self._may_go_on:
             self._listener.loop.call_soon(self._go_on)
         else:
