@@ -54,7 +54,7 @@ class HandWorker:
     def __init__(self, engine: Any, _: str, step: Callable[[Any], float]) -> None:
         self._engine = engine
         self._step = step
-        self.error = None
+        self.error = self.words = None
 
     def do(self) -> None:
         self._step(self._engine)

@@ -23,6 +23,7 @@ import ephemera
 from ephemera import Store
 from ephemera.core.clock import ManualClock
 from ephemera.engines.local import base_tier
+from tests.engines.local.stores import engine_of
 
 LOOKS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"}
 CALLED_BY_COMPILED = {"__init__", "__new__"}
@@ -53,6 +54,15 @@ class Moments:
             if done is not None and self._is_moment(frame, done, returned):
                 self._meet(frame)
         return self
+
+    def interrupt(self, act: Callable[..., object], *given: Any) -> None:
+        """Do this until the moment comes. Any: passed on."""
+        with suppress(KeyboardInterrupt):
+            sys.settrace(self)
+            try:
+                act(*given)
+            finally:
+                sys.settrace(None)
 
     def is_met_in(self, act: Callable[[Store], None], store: Store) -> bool:
         """Do this with a store until the moment comes, and then something else; whether it came."""
@@ -207,16 +217,32 @@ def test_an_interrupt_costs_no_death_but_the_one_that_is_being_told(
     while moments.count == moments.fatal:
         moments = Moments(moments.fatal + 1)
         keys = lay_dead(store, moments.fatal)
-        with suppress(KeyboardInterrupt):
-            sys.settrace(moments)
-            try:
-                act(store)
-            finally:
-                sys.settrace(None)
+        moments.interrupt(act, store)
         store.purge_expired()
         missing = keys - told.keys()
         assert len(missing) <= ("_tell" in moments.callers), moments.place
         assert all(told[key] <= 1 for key in keys), moments.place
+    assert moments.count > 50
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_of_what_the_background_does_for_others_costs_no_more(store: Store) -> None:
+    assert isinstance(store.clock, ManualClock)
+    told: Counter[bytes] = Counter()
+    store.on_expire(lambda event: told.update([event.key]))
+    telling = engine_of(store)._expiry
+    moments = Moments(0)
+    while moments.count == moments.fatal:
+        moments = Moments(moments.fatal + 1)
+        below, above = b"%d below" % moments.fatal, b"%d above" % moments.fatal
+        store.put(below, "1", ttl=1)
+        store.checkpoint()
+        store.put(above, "1", ttl=1)
+        store.clock.advance(2)
+        moments.interrupt(telling.announce, store.clock.now_ms())
+        telling.announce(store.clock.now_ms())
+        assert told[below] + told[above] >= 2 - ("_tell" in moments.callers), moments.place
+        assert max(told[below], told[above]) == 1, moments.place
     assert moments.count > 50
 
 

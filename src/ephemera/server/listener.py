@@ -316,7 +316,9 @@ class Connection(Receiving, asyncio.Protocol):
 
     def _end(self) -> None:
         """Close; but who was killed by others is not waited for."""
-        if self.session.is_killed and self.transport.get_write_buffer_size():
+        # With TLS nobody says what is left to send.
+        has_tls = self.transport.get_extra_info("ssl_object") is not None
+        if self.session.is_killed and (has_tls or self.transport.get_write_buffer_size()):
             self.abort()
         else:
             self.close()

@@ -606,17 +606,20 @@ def test_a_batch_of_a_purge_is_no_larger_where_entries_are_stale(
 
 @pytest.mark.parametrize("has_newer", [False, True])
 @pytest.mark.parametrize("is_heard", [False, True])
+@pytest.mark.parametrize("is_untold", [False, True])
 def test_a_key_that_dies_before_its_applied_segment_is_retired_is_told_and_counted(
     store: Store,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     has_newer: bool,
     is_heard: bool,
+    is_untold: bool,
 ) -> None:
     events: list[Expired] = []
     if is_heard:
         store.on_expire(events.append)
     store.put("k", "v", ttl=1)
+    clock.advance(2 * is_untold)
     fail_once(monkeypatch, engine_of(store)._segments, "retire")
     with pytest.raises(StoreFull):
         store.checkpoint()

@@ -478,11 +478,10 @@ cdef class SegmentStack(CompiledAccess):
         cdef Found found
         return _find(self._after(after), self.control.page.hash_seed, family, piece_of(key), &found)
 
-    def cut(self) -> Cut:
-        """What is published now, to be read later."""
-        cdef Segment segment
-        self._look()
-        return Cut(list(self.segments), [(<Segment> segment).published() for segment in self.segments])
+    def cut(self, uint64_t after=0) -> Cut:
+        """What is published now, to be read later; of the segments after that of this number."""
+        cdef list segments = self._after(after)
+        return Cut(segments, [(<Segment> segment).published() for segment in segments])
 
     # -- writes: one at a time in all processes
 

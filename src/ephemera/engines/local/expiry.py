@@ -83,7 +83,7 @@ class Upcoming:
         self._segments = segments
         self._families = families
         self._heaps: dict[int, SegmentDeadlines] = {}
-        self._applied = 0
+        self.applied = 0
         self.told = self.reached = self._kept = self._told_in_segments()
         # A record may come after its deadline, at the end of a long transaction, and is not among
         # what was told by then. So this stays where it was while `told` goes on.
@@ -104,14 +104,14 @@ class Upcoming:
 
     def leave_applied(self, number: int) -> None:
         """Let go of segments up to this one, whose rows are in the base tier: not all of them may be retired yet."""
-        self._applied = number
+        self.applied = number
         if any(n <= number for n in self._heaps):
             self._heaps = {n: heap for n, heap in self._heaps.items() if n > number}
 
     @property
     def newest(self) -> int:
         """What came after the segment of this number is not followed yet."""
-        return max(self._heaps, default=self._applied)
+        return max(self._heaps, default=self.applied)
 
     @block
     def popping(self) -> Iterator[None]:
@@ -286,14 +286,20 @@ class Expiry:
         """Note who died since the last call, to be told; returns when the next key will."""
         with self.picking:
             after_ms = -1 if self._announced_ms is None else self._announced_ms
-            with self._upcoming.popping(), self._following() as (file, txn):
-                above = [one for some in self._upcoming.pop_dead(now_ms) for one in some]
-                below, announced_ms, damage = self._below(file, txn, after_ms, now_ms)
+            upcoming = self._upcoming
+            with upcoming.popping():
+                with self._following() as (file, txn):
+                    above = [one for some in upcoming.pop_dead(now_ms) for one in some]
+                    below, announced_ms, damage = self._below(file, txn, after_ms, now_ms)
+                    state = txn.id()
                 # Both are in order. To sort them would keep other threads waiting.
-                self._picked += heapq.merge(above, below, key=_deadline_ms)
+                dead = list(heapq.merge(above, below, key=_deadline_ms))
+                # No call stands between these notes: an interrupt comes before all of them, or after.
+                self._picked += dead
                 if self._announced_ms is None:
-                    self._announces_from = txn.id()
+                    self._announces_from = state
                 self._announced_ms = announced_ms
+                upcoming.told = upcoming.reached
             if damage is not None:
                 raise damage
             next_below_ms = self._base.file.next_deadline_ms(self._announced_ms)
@@ -486,17 +492,18 @@ class Expiry:
         with self._following() as (file, txn):
             entries, untold = file.entries(txn, -1, now_ms), file.untold(txn, now_ms)
             is_more = pick.run(txn, entries, untold, want, entries_max)
-        is_removed = False
+        is_written = is_removed = False
         try:
             if pick.entries or pick.untold:
                 with self._base.write() as write:
                     write.remove([entry_of(*entry) for entry in pick.entries])
                     write.remove_untold(pick.untold)
+                    is_written = True
             is_removed = True
         finally:
             # An interrupt that comes during the commit is raised after it. No call stands between the two
             # notes, nor before them: none can come there.
-            if is_removed or self._is_removed(pick):
+            if is_removed or (is_written and self._is_removed(pick)):
                 self._picked += pick.dead
                 self._upcoming.told = self._upcoming.reached
         if pick.entries or pick.untold:
@@ -505,8 +512,8 @@ class Expiry:
 
     def _is_removed(self, pick: _Pick) -> bool:
         """Whether that was committed: all of it goes at once."""
-        with suppress(EphemeraError), self._base.file.reading() as txn:
-            file = self._base.file
+        file = self._base.file
+        with suppress(EphemeraError), file.reading() as txn:
             if pick.entries:
                 return not file.has_entry(txn, *pick.entries[0])
             return bool(pick.untold) and not file.has_untold(txn, *pick.untold[0])
@@ -554,7 +561,8 @@ class Expiry:
     def _is_there(self, base_key: bytes) -> bool:
         """Whether there is a row of this key, alive or not."""
         try:
-            row = self._segments.cut().row(family_of(base_key), base_key[4:])
+            cut = self._segments.cut(after=self._upcoming.applied)
+            row = cut.row(family_of(base_key), base_key[4:])
             return (self._base.reader.get(base_key) if row is BELOW else row) is not None
         except CorruptStore:
             return True  # of which nothing more is known
