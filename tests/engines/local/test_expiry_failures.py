@@ -328,6 +328,32 @@ def test_an_index_that_cannot_be_read_stops_no_death_above_it_and_no_checkpoint(
     assert store.get("kept") == b"1"
 
 
+def checkpoint_half(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> list[bytes]:
+    """Let a checkpoint find no room after its first commit; the keys that died before they were written again."""
+    keys = [b"%d" % number for number in range(6)]
+    store.put_many(dict.fromkeys(keys, b"old"), ttl=1)
+    store.checkpoint()
+    clock.advance(2)
+    store.put_many(dict.fromkeys(keys, b"new"))
+    monkeypatch.setattr(checkpoint, "BATCH_ROWS", 2)
+    monkeypatch.setattr(checkpoint, "CHUNK_ROWS", 2)
+    base = engine_of(store)._base
+    real, writes = base.write, iter([1])
+
+    def write_once() -> Any:  # Any: as it is
+        if next(writes, None) is None:
+            raise StoreFull("not now")
+        return real()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "write", write_once)
+        with pytest.raises(StoreFull):
+            store.checkpoint()
+    return keys
+
+
 @pytest.mark.parametrize("is_purged", [False, True])
 def test_a_checkpoint_that_fails_after_its_first_commit_loses_no_death_and_repeats_none(
     store: Store,
@@ -336,35 +362,13 @@ def test_a_checkpoint_that_fails_after_its_first_commit_loses_no_death_and_repea
     monkeypatch: pytest.MonkeyPatch,
     is_purged: bool,
 ) -> None:
-    keys = [b"%d" % number for number in range(6)]
-    store.put_many(dict.fromkeys(keys, b"old"), ttl=1)
-    store.checkpoint()
-    clock.advance(2)
-    store.put_many(dict.fromkeys(keys, b"new"))
-    monkeypatch.setattr(checkpoint, "BATCH_ROWS", 2)
-    monkeypatch.setattr(checkpoint, "CHUNK_ROWS", 2)
-    with monkeypatch.context() as patch:
-        stop_after(patch, engine_of(store)._base, 1)
-        with pytest.raises(StoreFull):
-            store.checkpoint()
+    keys = checkpoint_half(store, clock, monkeypatch)
     if is_purged:
         store.purge_expired()
     store.checkpoint()
     store.purge_expired()
     assert sorted(event.key for event in events) == keys
     assert {event.value for event in events} == {b"old"}
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, base: Any, writes: int) -> None:
-    """Let so many commits of a base tier go well, and the next one find no room. Any: as `engine_of`."""
-    real, left = base.write, iter(range(writes))
-
-    def write() -> Any:  # Any: as it is
-        if next(left, None) is None:
-            raise StoreFull("not now")
-        return real()
-
-    monkeypatch.setattr(base, "write", write)
 
 
 @pytest.mark.parametrize("way", ["closed", "crashed"])
@@ -377,17 +381,7 @@ def test_a_checkpoint_that_ends_after_its_first_commit_leaves_the_deaths_to_the_
     way: str,
 ) -> None:
     store = open_store()
-    keys = [b"%d" % number for number in range(6)]
-    store.put_many(dict.fromkeys(keys, b"old"), ttl=1)
-    store.checkpoint()
-    clock.advance(2)
-    store.put_many(dict.fromkeys(keys, b"new"))
-    monkeypatch.setattr(checkpoint, "BATCH_ROWS", 2)
-    monkeypatch.setattr(checkpoint, "CHUNK_ROWS", 2)
-    with monkeypatch.context() as patch:
-        stop_after(patch, engine_of(store)._base, 1)
-        with pytest.raises(StoreFull):
-            store.checkpoint()
+    keys = checkpoint_half(store, clock, monkeypatch)
     if way == "crashed":
         path = crash_copy(path, tmp_path / "copy")
     store.close()
