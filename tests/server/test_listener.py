@@ -141,6 +141,21 @@ def test_with_tls_all_that_was_sent_before_the_end_is_done(
     serve(scenario, endpoint=tls[0])
 
 
+def test_with_tls_a_killed_client_that_does_not_read_is_not_waited_for(
+    tls: tuple[Endpoint, ssl.SSLContext],
+) -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        options = {"ssl": tls[1], "server_hostname": "localhost"}
+        listener.server.store.put("large", b"x" * 1_000_000)
+        asking, unread = await connect(**options), await connect(**options)
+        unread[1].write(wire("GET", "large"))
+        await unread[0].readexactly(1)  # and nothing more
+        await ask(asking, wire("CLIENT", "KILL", "TYPE", "normal"), b":1\r\n")
+        await until(lambda: len(listener.connections) == 1)
+
+    serve(scenario, endpoint=tls[0])
+
+
 @pytest.mark.parametrize("has_tls", [False, True])
 def test_what_was_read_of_a_client_that_is_lost_is_done_and_in_turn(
     tls: tuple[Endpoint, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, has_tls: bool

@@ -115,9 +115,13 @@ class Connection(Receiving, asyncio.Protocol):
             self._listener.server.refused_connections += 1
             self.transport.write(refusal)
             self.transport.close()
-        elif IS_AVAILABLE and transport.get_extra_info("ssl_object") is None:
+        elif IS_AVAILABLE and not self._has_tls:
             # The transport begins to read when this has returned, and would not be stopped now.
             self._listener.loop.call_soon(self._take_over)
+
+    @property
+    def _has_tls(self) -> bool:
+        return self.transport.get_extra_info("ssl_object") is not None
 
     def _take_over(self) -> None:
         """Let `Sockets` read from now on."""
@@ -180,7 +184,7 @@ class Connection(Receiving, asyncio.Protocol):
     def eof_received(self) -> bool:
         self.ended()
         # Where there is TLS, an end of one direction is an end of both.
-        return self.transport.get_extra_info("ssl_object") is None
+        return not self._has_tls
 
     def broke(self, number: int) -> None:
         """Reading failed: the connection was lost."""
@@ -317,8 +321,8 @@ class Connection(Receiving, asyncio.Protocol):
     def _end(self) -> None:
         """Close; but who was killed by others is not waited for."""
         # With TLS nobody says what is left to send.
-        has_tls = self.transport.get_extra_info("ssl_object") is not None
-        if self.session.is_killed and (has_tls or self.transport.get_write_buffer_size()):
+        has_unsent = self._has_tls or self.transport.get_write_buffer_size() > 0
+        if self.session.is_killed and has_unsent:
             self.abort()
         else:
             self.close()

@@ -43,7 +43,7 @@ def test_the_dead_of_segments_are_told_once_when_the_base_tier_refused_at_first(
     store.put("above", "2", ttl=1)
     clock.advance(2)
     telling = engine_of(store)._expiry
-    fail_once(monkeypatch, telling, "_all_below")
+    fail_once(monkeypatch, telling, "_find_below")
     with pytest.raises(StoreFull):
         telling.announce(clock.now_ms())
     telling.announce(clock.now_ms())

@@ -312,8 +312,8 @@ class Expiry:
         died before it, and in segments, is told all the same."""
         found: list[Dead] = []
         try:
-            for entry in file.entries(txn, after_ms, now_ms):
-                found += self._all_below(txn, [entry])
+            for one in self._all_below(txn, file.entries(txn, after_ms, now_ms)):
+                found.append(one)  # noqa: PERF402  # it is kept when the next one cannot be read
         except CorruptStore as damage:
             # Of the last one's instant there may be more.
             until_ms = found[-1].deadline_ms - 1 if found else after_ms
@@ -336,10 +336,14 @@ class Expiry:
                     self._upcoming.leave_applied(file.number(APPLIED, txn))
                     yield file, txn
 
-    def _all_below(self, txn: ReadTransaction, entries: Iterable[tuple[int, bytes]]) -> list[Dead]:
+    def _all_below(
+        self, txn: ReadTransaction, entries: Iterable[tuple[int, bytes]]
+    ) -> Iterator[Dead]:
         """The keys of the base tier that these index entries speak for."""
-        found = [self._find_below(txn, *entry) for entry in entries]
-        return [one for one in found if one is not None]
+        for entry in entries:
+            found = self._find_below(txn, *entry)
+            if found is not None:
+                yield found
 
     def tell_picked(self, now_ms: int) -> None:
         dead: list[Dead] = []
