@@ -13,7 +13,7 @@ from tests.cli.terminal import Terminal
 @pytest.fixture
 def filled(path: Path) -> Path:
     with ephemera.open(path) as store:
-        store.put("user:1", "ada", ttl=3600)
+        store.put("user:1", "ada", ttl=3590)
         store.put("user:2", "bob")
         store.put("a b", "in quotes")
     return path
