@@ -5,7 +5,7 @@
     ├── UnsupportedOperation  use another engine, or the alternative that the message names
     ├── StoreClosed           open the store again
     ├── ReadOnly              open the store without read_only=True
-    ├── StoreLocked           another process keeps the store to itself; wait or stop it
+    ├── StoreLocked           another process or container keeps the store to itself; wait or stop it
     ├── StoreBusy             a writer held its turn too long; try again
     ├── TransactionConflict   another writer was there first each time; try the block again
     ├── EngineUnavailable     the servers behind the store did not answer in time; try again later
@@ -42,7 +42,7 @@ class ReadOnly(EphemeraError):
 
 
 class StoreLocked(EphemeraError):
-    """Another process keeps the store to itself."""
+    """Another process, or the processes of another container, keep the store to themselves."""
 
 
 class StoreBusy(EphemeraError):

@@ -2,6 +2,8 @@ from typing import Self
 
 CONTROL_BYTES: int
 CLOCK_OFFSET_AT: int
+NAMESPACES_AT: int
+NAMESPACES_BYTES: int
 
 class Lock:
     patience: float
@@ -20,7 +22,7 @@ class Turn:
 class Control:
     writer: Lock
     syncer: Lock
-    memory: object
+    memory: memoryview
     newest: int
     active: int
     applied: int

@@ -39,6 +39,9 @@ cdef extern from *:
 CONTROL_BYTES = 4096
 CLOCK_OFFSET_AT = 56
 """Where the clock's shared word lies in the page."""
+NAMESPACES_AT = 2048
+NAMESPACES_BYTES = 256
+"""Where the first opener's kernel and namespaces lie in the page (namespaces.py)."""
 
 cdef enum:
     WRITER_AT = 1024

@@ -65,6 +65,7 @@ from ephemera.engines.local.families import Families
 from ephemera.engines.local.files import Files, Mapped, system_errors
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
+from ephemera.engines.local.namespaces import record_namespaces, require_same_namespaces
 from ephemera.engines.local.recovery import recover
 from ephemera.engines.local.segments import KEPT_BYTES, Segments
 from ephemera.engines.local.views import LocalTurn, LocalView, take_state
@@ -177,6 +178,10 @@ class LocalEngine:
             hash_seed=int.from_bytes(os.urandom(8), "little"),
             size_limit=self._options.size_limit,
         )
+        if is_first:
+            record_namespaces(memory)
+        else:
+            require_same_namespaces(memory, self._layout.root)
         self._steady.share(memory, CLOCK_OFFSET_AT, is_first=is_first)
         if is_first:
             self._control.base, others = sole_generation(self._layout, self._control.size_limit)
@@ -658,6 +663,7 @@ class LocalEngine:
         former.stay_shared()
         try:
             with self._attachment.attaching(ExitStack()):
+                require_same_namespaces(self._control.memory, self._layout.root)
                 self._control.writer.reattach(self._attachment.writer.fd)
                 self._control.syncer.reattach(self._attachment.syncer.fd)
         except BaseException:
