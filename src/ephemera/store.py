@@ -24,6 +24,7 @@ from ephemera.core.keyvalue import (
     KeyValue,
 )
 from ephemera.core.options import Options
+from ephemera.core.passwords import without_password
 from ephemera.family import Family
 from ephemera.snapshot import Snapshot
 from ephemera.transaction import Transaction
@@ -348,7 +349,7 @@ class Store(Family):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Store {self._url!r}, {'closed' if self._is_closed else 'open'}>"
+        return f"<Store {without_password(self._url)!r}, {'closed' if self._is_closed else 'open'}>"
 
     def _open_engine(self) -> KeyValue:
         if self._is_closed:

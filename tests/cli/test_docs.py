@@ -11,7 +11,7 @@ from ephemera.cli.main import COMPLETION_VARIABLE, PANEL_OF
 from tests.cli.typing_it import PROGRAM
 from tests.house.source import PACKAGE, ROOT
 
-SHARED = {"__init__", "docs", "failures", "link", "main", "output", "process", "prompt", "reader", "rendering",
+SHARED = {"__init__", "docs", "failures", "link", "main", "output", "passwords", "process", "prompt", "reader", "rendering",
           "stores", "syntax", "text", "times", "usage"}  # fmt: skip
 
 

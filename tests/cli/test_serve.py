@@ -50,6 +50,24 @@ def test_a_signal_ends_it_with_everything_kept(tmp_path: Path, number: int) -> N
         assert store.ttl("a") is not None
 
 
+def test_its_password_may_lie_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("open sesame\n")
+    (tmp_path / "secret").chmod(0o600)
+    server, port = start(tmp_path / "s.eph", "--port", 0, "--requirepass-file", tmp_path / "secret")
+    try:
+        assert ask(port, "GET", "a").startswith(b"-NOAUTH")
+        assert ask(port, "AUTH", "open sesame") == b"+OK\r\n"
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
+
+
+def test_a_password_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    line = refused("serve", tmp_path / "s.eph", "--requirepass-file", nowhere)
+    assert str(nowhere) in line
+
+
 def test_a_killed_server_has_kept_what_it_acknowledged(tmp_path: Path) -> None:
     server, port = start(tmp_path / "s.eph", "--port", 0)
     for number in range(100):

@@ -127,6 +127,18 @@ def test_the_shell_talks_to_a_server(port: int, monkeypatch: pytest.MonkeyPatch)
     assert other == "0\nOK\n"
 
 
+def test_a_password_may_lie_in_a_file(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("secret\n")
+    assert ok("shell", "--port", port, "--password-file", file, given=b"PING\n").text == "PONG\n"
+    monkeypatch.setenv("EPHEMERA_PASSWORD_FILE", str(file))
+    assert ok("shell", "--port", port, given=b"PING\n").text == "PONG\n"
+    assert "twice" in refused("shell", "--port", port, "--password", "secret")
+    assert "nowhere" in refused("shell", "--port", port, "--password-file", tmp_path / "nowhere")
+
+
 def test_what_hangs_up_is_no_server() -> None:
     def hang_up() -> None:
         connection, _ = listener.accept()

@@ -44,6 +44,7 @@ def test_a_default_ttl_is_kept_in_milliseconds(default_ttl: Any, ms: int | None)
         ("clock", object()), ("clock", 1_700_000_000),
         ("size_limit", 1024), ("size_limit", 1.5e9), ("size_limit", True),
         ("segment_bytes", 1), ("segment_bytes", "32M"),
+        ("mode", "600"), ("mode", 0o400), ("mode", 0o755), ("mode", True), ("mode", -1),
         ("lock_timeout", 0), ("lock_timeout", -1), ("lock_timeout", float("nan")),
         ("lock_timeout", float("inf")), ("lock_timeout", True),
     ],

@@ -45,6 +45,20 @@ def url(server: Process, path: str = "") -> str:
     return f"redis://{server.host}:{server.port}{path}"
 
 
+def test_the_password_may_come_from_the_environment(
+    server: Process, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHE_PASSWORD", "open sesame")
+    with client_of(server) as client:
+        client.set("a", "1")
+        client.config_set("requirepass", "open sesame")
+        try:
+            found = LiveRedis(url(server, "?password_env=CACHE_PASSWORD"), clock=store.clock)
+            assert load(store.engine, found).imported == 1
+        finally:
+            client.config_set("requirepass", "")
+
+
 def test_every_key_comes_with_its_deadline(server: Process, store: Store, now_ms: int) -> None:
     keys = sample(2_000, now_ms)
     fill(server, keys)

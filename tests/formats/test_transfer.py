@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,17 @@ FORMATS: list[tuple[transfer.Encoder, Callable[..., Source]]] = [
     (encode_aof, AofLog),
     (encode_jsonl, JsonLines),
 ]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_a_saved_file_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    former = os.umask(umask)
+    try:
+        with ephemera.open("memory://") as store:
+            save(store.engine, tmp_path / "all.jsonl", encode_jsonl)
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "all.jsonl").stat().st_mode) == 0o600
 
 
 class Listed:

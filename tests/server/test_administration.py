@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,8 @@ def test_save_writes_a_dump(on_disk: Server, clock: ManualClock) -> None:
     assert (told["rdb_changes_since_last_save"], told["rdb_saves"]) == ("0", "1")
     assert (told["rdb_last_bgsave_status"], told["rdb_current_bgsave_time_sec"]) == ("ok", "-1")
     assert [path.name for path in exports(on_disk).iterdir()] == ["dump.rdb"]
+    assert stat.S_IMODE(exports(on_disk).stat().st_mode) == 0o700
+    assert stat.S_IMODE((exports(on_disk) / "dump.rdb").stat().st_mode) == 0o600
     assert read(exports(on_disk) / "dump.rdb") == {
         ("default", b"key", b"1", START_MS + 60_000),
         ("db3", b"other", b"2", NEVER_MS),

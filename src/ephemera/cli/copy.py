@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from ephemera.cli.process import ABSENT, say
 from ephemera.cli.stores import Json, open_to_read, open_to_write
 from ephemera.cli.text import json_field, show
 from ephemera.core.keyvalue import KeyValue
+from ephemera.core.passwords import without_password
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats.copying import Copied, Copy, Difference, differences
 from ephemera.store import SCHEME
@@ -24,7 +24,6 @@ NOT_SETTLED = (
 )
 NOT_REMOVED = "--delete removes what the source does not have"
 PLAIN = "values=plain keeps no write times, idle times or families"
-SECRET = re.compile(r"//[^/@]*@")
 
 
 def copy(
@@ -77,7 +76,7 @@ def label_of(url: str) -> str:
     >>> label_of("redis://:secret@localhost:6379/0")
     'redis://localhost:6379/0'
     """
-    return SECRET.sub("//", url) if SCHEME.match(url) else str(Path(url).resolve())
+    return without_password(url) if SCHEME.match(url) else str(Path(url).resolve())
 
 
 def _check(source: str, target: str) -> None:

@@ -29,6 +29,12 @@ it is. In JSON, what is no UTF-8 is called `key_base64` or `value_base64`.
 
 **A store that a server keeps** is open to nobody else: ask the server, with `ephemera shell --port PORT` or any
 Redis client.
+
+**Files** that a command makes, a store, a backup or an export, can be read by their owner alone.
+
+**Passwords** on a command line are seen by every user of the machine. `serve` and `shell` take them from
+`EPHEMERA_PASSWORD` too, or from a file: `--requirepass-file`, `--password-file` or `EPHEMERA_PASSWORD_FILE`. A URL of
+Redis says `?password_file=PATH` or `?password_env=NAME`.
 """
 
 

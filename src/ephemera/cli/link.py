@@ -154,7 +154,7 @@ class ServerLink:
         self.name = f"{host}:{port}"
         self.is_over = False
         self._address = (host, port)
-        self._password = password.encode()
+        self._password = password.encode(errors="surrogateescape")
         self._db = _database_number(family)
         self._connect()
 

@@ -14,7 +14,9 @@ from rich.console import Console
 
 from ephemera import InvalidArgument, __version__
 from ephemera.cli.failures import naming
+from ephemera.cli.passwords import PasswordFile, one_password
 from ephemera.core.options import Durability
+from ephemera.core.passwords import without_password
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server, open_store
 from ephemera.server.settings import Settings
@@ -36,6 +38,7 @@ def serve(
     requirepass: Annotated[
         str, typer.Option(envvar="EPHEMERA_PASSWORD", help="The password clients must give.")
     ] = "",
+    requirepass_file: PasswordFile = None,
     durability: Annotated[
         Durability, typer.Option(help="When a write counts as kept: commit, interval or none.")
     ] = "interval",
@@ -61,7 +64,7 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     settings = Settings(
         durability=durability,
-        requirepass=requirepass.encode(),
+        requirepass=one_password(requirepass, requirepass_file).encode(errors="surrogateescape"),
         maxclients=maxclients,
         timeout=timeout,
         renamed=dict(map(_pair, rename_command or ())),
@@ -145,7 +148,8 @@ def _make_parent(url: str) -> None:
 def _say(url: str, places: list[Endpoint]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(
-        f"ephemera {__version__} serves {url} at {', '.join(map(str, places))}", markup=False
+        f"ephemera {__version__} serves {without_password(url)} at {', '.join(map(str, places))}",
+        markup=False,
     )
     first = places[0]
     tls = " --tls --insecure" if first.tls else ""

@@ -11,6 +11,7 @@ from ephemera import InvalidArgument, UnsupportedOperation
 from ephemera.cli import output
 from ephemera.cli.link import Link, ServerLink, StoreLink
 from ephemera.cli.main import INSTALL
+from ephemera.cli.passwords import PasswordFile, one_password
 from ephemera.cli.process import ERROR, given
 from ephemera.cli.rendering import for_pipe, for_script
 from ephemera.cli.stores import FamilyName, Json
@@ -33,6 +34,7 @@ def shell(
     password: Annotated[
         str, typer.Option(envvar="EPHEMERA_PASSWORD", help="The server's password.")
     ] = "",
+    password_file: PasswordFile = None,
     family: FamilyName = DEFAULT_FAMILY,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +43,8 @@ def shell(
     Off a terminal, commands are read from standard input, one from each line; exit with 2 when one of
     them was refused.
     """
-    with closing(_link(url, host, port, password, family)) as link:
+    secret = "" if port is None else one_password(password, password_file)
+    with closing(_link(url, host, port, secret, family)) as link:
         if given().isatty() and output.is_terminal() and not as_json:
             _prompt(link)
         elif _run_lines(link, as_json=as_json):

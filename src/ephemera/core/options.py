@@ -16,6 +16,8 @@ SIZE_LIMIT_DEFAULT = 64 * 1024**3
 SIZE_LIMIT_MIN = 1024**2
 SEGMENT_BYTES_DEFAULT = 32 * 1024**2
 SEGMENT_BYTES_MIN = 64 * 1024
+MODE_DEFAULT = 0o600
+MODE_MAX = 0o666
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class Options:
     `size_limit` bounds the base tier in bytes; while a store is open, that of its first opener holds
     for all. `lock_timeout` is how many seconds a write waits for
     its turn. `exclusive` keeps every other process out. `segment_bytes` is how much is written
-    before a checkpoint moves it to the base tier.
+    before a checkpoint moves it to the base tier. `mode` is the permissions of the store's files, and with
+    the right to search that of its directories: 0o600 in a new store, unchanged in one that is there.
     """
 
     default_ttl: TtlLike = None
@@ -37,6 +40,7 @@ class Options:
     size_limit: int = SIZE_LIMIT_DEFAULT
     lock_timeout: float = 10.0
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
+    mode: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("durability", self.durability, get_args(Durability))
@@ -49,6 +53,7 @@ class Options:
         _at_least("size_limit", self.size_limit, SIZE_LIMIT_MIN)
         _at_least("segment_bytes", self.segment_bytes, SEGMENT_BYTES_MIN)
         duration_ms(self.lock_timeout, name="lock_timeout")
+        _check_mode(self.mode, is_read_only=self.read_only)
         self.default_ttl_ms  # noqa: B018  (raises for a bad default_ttl)
 
     @property
@@ -61,6 +66,20 @@ class Options:
 def _one_of(name: str, given: object, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
         raise InvalidArgument(f"{name} must be one of {', '.join(allowed)}, not {given!r}")
+
+
+def _check_mode(mode: object, *, is_read_only: bool) -> None:
+    if mode is None:
+        return
+    number = mode if isinstance(mode, int) and not isinstance(mode, bool) else -1
+    if number | MODE_DEFAULT != number or number & ~MODE_MAX:
+        given = repr(mode) if number < 0 else f"0o{number:o}"
+        raise InvalidArgument(
+            "mode is the permissions of files, 0o600 (the owner alone), 0o660 (the group too),"
+            f" or any from 0o600 to 0o666 that lets the owner read and write, not {given}"
+        )
+    if is_read_only:
+        raise InvalidArgument("mode changes permissions, and read_only=True changes nothing")
 
 
 def _at_least(name: str, given: object, least: int) -> None:

@@ -77,7 +77,8 @@ def naming_full(place: object) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends well, on the disk and as a whole.
+    """A file for its owner alone that takes the place of `path` when the block ends well, on the disk
+    and as a whole.
 
     Raises InvalidArgument where no file can be: devices, pipes and directories are not replaced.
     """
@@ -87,7 +88,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise InvalidArgument(f"there is no directory {path.parent}")
     temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
     try:
-        with naming_full(path), open(temporary, "xb") as file:
+        with naming_full(path), open(temporary, "xb", opener=_open_private) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -101,6 +102,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def remove_leftovers(path: Path) -> None:

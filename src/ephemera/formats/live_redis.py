@@ -16,6 +16,7 @@ from typing import Any
 
 from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, UnsupportedOperation
+from ephemera.core.passwords import take_password
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats import rdb
 from ephemera.formats.databases import family_of
@@ -45,7 +46,7 @@ class LiveRedis:
         self.failed: Counter[str] = Counter()
         self.damage: DamagedFile | None = None
         self.unread_bytes = 0
-        self._url = url
+        self._url, self._password = take_password(url)
         self._clock = clock
         self._cursor_path = None if cursor_path is None else Path(cursor_path)
         self._address = ""
@@ -160,4 +161,4 @@ class LiveRedis:
         return Row(value, now_ms, told if self._tells_instants else now_ms + told)
 
     def _client(self, number: int | None) -> Any:  # Any: see `_page`
-        return redis.Redis.from_url(self._url, db=number)
+        return redis.Redis.from_url(self._url, db=number, password=self._password)

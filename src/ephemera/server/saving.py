@@ -60,7 +60,7 @@ class Kind:
 
     def _write(self, store: Store, path: Path, families: Sequence[str]) -> None:
         store.sync()
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         remove_leftovers(path)
         save(store.engine, path, self.encode, families=families)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ephemera import InvalidArgument
@@ -89,12 +91,27 @@ def test_a_url_says_where_and_how(url: str, settings: Settings) -> None:
         ("redis://a?prefix=" + "p" * 33, "32"),
         ("redis://a?ca_file=", "path"),
         ("redis://a?timeout=1&timeout=2", "twice"),
+        ("redis://a?password_file=/nowhere", "/nowhere"),
+        ("redis://a?password_env=EPHEMERA_NO_SUCH", "EPHEMERA_NO_SUCH"),
     ],
 )
 def test_what_is_wrong_in_a_url_is_named(url: str, says: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         read_url(url)
     assert says in str(raised.value)
+
+
+def test_a_password_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("sesame\n")
+    monkeypatch.setenv("CACHE_PASSWORD", "open")
+    in_file, in_environment = f"password_file={tmp_path}/secret", "password_env=CACHE_PASSWORD"
+    assert read_url(f"redis://ada@cache?{in_file}").password == "sesame"
+    assert read_url(f"unix:///redis.sock?{in_environment}").password == "open"
+    for url in (f"redis://:pw@cache?{in_file}", f"redis://cache?{in_file}&{in_environment}"):
+        with pytest.raises(InvalidArgument, match="twice"):
+            read_url(url)
 
 
 def test_an_unknown_parameter_is_refused_with_the_known_ones() -> None:

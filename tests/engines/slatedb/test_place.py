@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
 
 import ephemera
-from ephemera import InvalidArgument
+from ephemera import InvalidArgument, UnsupportedOperation
 from ephemera.engines.slatedb.place import Place, read_place
 
 
@@ -20,6 +21,15 @@ def test_a_bucket_and_a_path_are_a_place_with_defaults() -> None:
 def test_a_directory_is_a_place() -> None:
     place = read_place("file:///var/lib/a%20b?engine=slatedb")
     assert (place.scheme, place.bucket, place.path) == ("file", "", "var/lib/a b")
+
+
+def test_the_directory_that_is_made_is_its_owners_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "private"
+    with ephemera.open(f"{directory.as_uri()}?engine=slatedb") as store:
+        store.put("a", "1")
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    with pytest.raises(UnsupportedOperation, match="mode"):
+        ephemera.open(f"{directory.as_uri()}?engine=slatedb", mode=0o660)
 
 
 def test_settings_are_read() -> None:

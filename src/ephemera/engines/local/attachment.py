@@ -19,15 +19,15 @@ from ephemera.engines.local.layout import Layout
 class Attachment:
     """This opener's place among the processes of a store."""
 
-    def __init__(self, layout: Layout, *, is_exclusive: bool) -> None:
+    def __init__(self, layout: Layout, *, is_exclusive: bool, mode: int) -> None:
         self._layout = layout
         self._is_exclusive = is_exclusive
-        self._opening = FileLock(layout.locks / "open")
-        self._attached = FileLock(layout.locks / "attach")
-        self.maintenance = FileLock(layout.locks / "maintenance")
-        self.checkpoint = FileLock(layout.locks / "checkpoint")
-        self.writer = FileLock(layout.locks / "writer")
-        self.syncer = FileLock(layout.locks / "syncer")
+        self._opening = FileLock(layout.locks / "open", mode)
+        self._attached = FileLock(layout.locks / "attach", mode)
+        self.maintenance = FileLock(layout.locks / "maintenance", mode)
+        self.checkpoint = FileLock(layout.locks / "checkpoint", mode)
+        self.writer = FileLock(layout.locks / "writer", mode)
+        self.syncer = FileLock(layout.locks / "syncer", mode)
 
     @block
     def attaching(self, opened: ExitStack) -> Iterator[bool]:

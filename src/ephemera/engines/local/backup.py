@@ -25,7 +25,7 @@ def copy_state(state: State, path: str, files: Files) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     layout = Layout(unfinished)
     try:
-        layout.prepare(files, create=True)
+        layout.prepare(files, create=True, mode=files.mode)
         state.base.copy(layout.base_file(1), state.txn)
         files.sync_path(layout.base_file(1))
         for segment, limit in zip(state.cut.segments, state.cut.limits, strict=True):

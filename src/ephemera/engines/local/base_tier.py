@@ -28,6 +28,7 @@ from lmdb.verify import VerifyError, verify
 
 from ephemera.core._block import Hold, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
+from ephemera.core.options import MODE_DEFAULT, MODE_MAX
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import (
     RowReader,
@@ -45,7 +46,7 @@ from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import Closable
 from ephemera.engines.local._signs import Signs
-from ephemera.engines.local.files import FileLock, Files, allocate, system_errors
+from ephemera.engines.local.files import FileLock, Files, allocate, create_file, system_errors
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
@@ -104,7 +105,7 @@ class BaseTier:
 
     def _open(self) -> None:
         # It counts, so it is there, until whoever supersedes it has the lock to remove it.
-        with FileLock(self._layout.locks / "base").held(is_shared=True):
+        with FileLock(self._layout.locks / "base", self._files.mode).held(is_shared=True):
             generation = self._control.base
             file = BaseFile(self._layout.base_file(generation), generation)
             self._files_open = [*map(weakref.ref, self._open_files()), weakref.ref(file)]
@@ -125,7 +126,7 @@ class BaseTier:
     def supersede(self, former: int, generation: int) -> None:
         """Another generation counts from now on: whoever has the former one open goes on with it."""
         self._control.supersede_base(former, generation)
-        with FileLock(self._layout.locks / "base").held():
+        with FileLock(self._layout.locks / "base", self._files.mode).held():
             # Also those that a death in this place left.
             for older in self._layout.base_generations():
                 if older < generation:
@@ -430,11 +431,13 @@ class BaseFile(Closable):
             yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
 
     def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
-        """Write what is alive of the file to a new one, without its free pages."""
+        """Write what is alive of the file to a new one with its permissions, without its free pages."""
         with lmdb_errors(path):
-            fd = path.open("wb")
-            with fd:
-                self._env.copyfd(fd.fileno(), compact=True, txn=txn)
+            fd = create_file(path, os.O_WRONLY | os.O_TRUNC, _mode_of(self._fd))
+            try:
+                self._env.copyfd(fd, compact=True, txn=txn)
+            finally:
+                os.close(fd)
 
     def clear_dead_readers(self) -> None:
         """Free what processes that died while reading had pinned."""
@@ -663,11 +666,20 @@ def _identity(path: Path) -> tuple[int, int]:
 def _allocate_lock_file(path: Path) -> None:
     # LMDB maps this file sparse: on a full disk, touching it would kill the process.
     with system_errors(path):
-        fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock_file = path.with_name(f"{path.name}-lock")
+        try:
+            fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = create_file(lock_file, os.O_RDWR, _mode_of(path))
         try:
             allocate(fd, LOCK_FILE_BYTES)
         finally:
             os.close(fd)
+
+
+def _mode_of(place: int | Path) -> int:
+    """The permissions of a data file, which what is made beside it or of it gets too."""
+    return os.stat(place).st_mode & MODE_MAX | MODE_DEFAULT
 
 
 def _begin_write(env: lmdb.Environment, fd: int) -> ReadTransaction:

@@ -62,7 +62,7 @@ from ephemera.engines.local.check import check_state
 from ephemera.engines.local.checkpoint import apply_segments, note_time
 from ephemera.engines.local.expiry import Expiry
 from ephemera.engines.local.families import Families
-from ephemera.engines.local.files import Files, Mapped, system_errors
+from ephemera.engines.local.files import Files, Mapped, create_file, system_errors
 from ephemera.engines.local.layout import Layout
 from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.namespaces import record_namespaces, require_same_namespaces
@@ -116,7 +116,7 @@ class LocalEngine:
         self._options = options
         self._files = files or Files()
         self._layout = Layout(path)
-        self._layout.prepare(self._files, create=not options.read_only)
+        self._layout.prepare(self._files, create=not options.read_only, mode=options.mode)
         self.is_read_only = options.read_only
         self._steady = SteadyClock()
         self.clock: Clock = options.clock or self._steady
@@ -161,7 +161,7 @@ class LocalEngine:
     # -- opening
 
     def _new_attachment(self) -> Attachment:
-        return Attachment(self._layout, is_exclusive=self._options.exclusive)
+        return Attachment(self._layout, is_exclusive=self._options.exclusive, mode=self._files.mode)
 
     def _open(self, opened: ExitStack, *, is_first: bool) -> None:
         """Open the files; `opened` is told how to close them again."""
@@ -209,7 +209,7 @@ class LocalEngine:
     def _make_base(self, path: Path) -> None:
         with self._files.made_whole(path) as temporary:
             with system_errors(path):
-                temporary.touch()
+                os.close(create_file(temporary, os.O_RDWR, self._files.mode))
             file = BaseFile(temporary, 1)
             try:
                 file.open(self._options.size_limit, creates=True)

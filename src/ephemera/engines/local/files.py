@@ -10,12 +10,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ephemera.core._block import block
 from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
+from ephemera.core.options import MODE_DEFAULT
 from ephemera.engines.local._mapping import Mapping
 
 TEMPORARY_SUFFIX = ".new"
@@ -52,6 +54,9 @@ class Mapped:
 class Files:
     """The operating system as it is. Tests substitute one that fails, tears and forgets."""
 
+    mode = MODE_DEFAULT
+    """The permissions of every file that is made here, whatever the umask; `Layout.prepare` sets it."""
+
     @property
     def syncs_directly(self) -> bool:
         """Whether `sync` is the mapping's own and nothing else, so that nobody need ask here."""
@@ -69,7 +74,7 @@ class Files:
         """A file of zeros that has no name yet but a temporary one."""
         temporary = temporary_name(path)
         with system_errors(path):
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            fd = create_file(temporary, os.O_RDWR | os.O_EXCL, self.mode)
             try:
                 return Mapped(temporary, fd, size, allocate)
             except BaseException:
@@ -81,7 +86,8 @@ class Files:
 
         Raises OSError where the system has no such files.
         """
-        fd = os.open(directory, os.O_RDWR | _O_TMPFILE | os.O_CLOEXEC, 0o644)
+        fd = os.open(directory, os.O_RDWR | _O_TMPFILE | os.O_CLOEXEC, self.mode)
+        set_mode(fd, self.mode)
         return Mapped(directory, fd, size, allocate)
 
     def name_temporarily(self, mapped: Mapped, path: Path) -> None:
@@ -143,7 +149,7 @@ class Files:
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create a file, durable when this returns."""
         with self.made_whole(path) as temporary, system_errors(path):
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = create_file(temporary, os.O_WRONLY | os.O_TRUNC, self.mode)
             try:
                 _write_all(fd, data, 0)
             finally:
@@ -177,10 +183,13 @@ class FileLock:
 
     fd = -1
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = MODE_DEFAULT) -> None:
         self.path = path
         with system_errors(path):
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self.fd = create_file(path, os.O_RDWR, mode)
 
     def take(self, *, is_shared: bool = False) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
@@ -229,6 +238,30 @@ class FileLock:
 
     def read_owner(self) -> str:
         return os.pread(self.fd, 20, 0).decode(errors="replace") or "unknown"
+
+
+def create_file(path: Path, flags: int, mode: int) -> int:
+    """Open a file that is made if it is not there, with exactly these permissions."""
+    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        set_mode(fd, mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def set_mode(place: int | Path, mode: int) -> None:
+    """Give a file or directory these permissions, which the umask may have kept from it."""
+    now = stat.S_IMODE(os.stat(place).st_mode)
+    wanted = mode | now & stat.S_ISGID  # a directory's group, which its files inherit
+    if now != wanted:
+        os.chmod(place, wanted)
+
+
+def directory_mode(mode: int) -> int:
+    """The permissions of a directory whose files have these: who may read them may look them up."""
+    return mode | (mode & 0o444) >> 2
 
 
 def temporary_name(path: Path) -> Path:

@@ -10,10 +10,18 @@ app.eph/
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from ephemera.core.errors import CorruptStore, InvalidArgument
-from ephemera.engines.local.files import TEMPORARY_SUFFIX, Files, system_errors
+from ephemera.core.options import MODE_DEFAULT, MODE_MAX
+from ephemera.engines.local.files import (
+    TEMPORARY_SUFFIX,
+    Files,
+    directory_mode,
+    set_mode,
+    system_errors,
+)
 
 FORMAT_LINE = b"ephemera store, format 1\n"
 SEGMENT_SUFFIX = ".seg"
@@ -45,26 +53,37 @@ class Layout:
     def base_generations(self) -> list[int]:
         return _numbers(self.base, BASE_SUFFIX)
 
-    def prepare(self, files: Files, *, create: bool) -> None:
-        """See that this is a store, or make it an empty one.
+    def prepare(self, files: Files, *, create: bool, mode: int | None = None) -> None:
+        """See that this is a store, or make it an empty one; `files` learns its permissions.
 
-        Raises InvalidArgument when something else lies at the path.
+        Those of `format` hold for all files. Given another `mode`, all of them are changed. Raises InvalidArgument when something else lies at the path.
         """
         if self.root.exists() and not self.root.is_dir():
             raise InvalidArgument(f"{self.root} is a file; a store is a directory")
         if not self.format.exists():
             if not create:
                 raise InvalidArgument(f"there is no store at {self.root}")
+            files.mode = MODE_DEFAULT if mode is None else mode
             self._create(files)
         line = self.format.read_bytes()
         if line != FORMAT_LINE:
             raise CorruptStore(self.format, 0, f"holds {line[:40]!r}, not {FORMAT_LINE!r}")
+        files.mode = self.format.stat().st_mode & MODE_MAX | MODE_DEFAULT
+        if mode is not None and mode != files.mode:
+            self._change_mode(mode)
+            files.mode = mode
         missing = [path for path in (self.locks, self.segments, self.base) if not path.exists()]
         for directory in missing:
-            with system_errors(directory):
-                directory.mkdir(exist_ok=True)
+            _make_directory(directory, files.mode)
         if missing:
             files.sync_directory(self.root)
+
+    def _change_mode(self, mode: int) -> None:
+        # `format` last: its permissions say that those of all others are set.
+        files = [path for path in self.root.rglob("*") if path != self.format]
+        for path in [self.root, *files, self.format]:
+            with contextlib.suppress(FileNotFoundError):  # removed by another process
+                set_mode(path, directory_mode(mode) if path.is_dir() else mode)
 
     def remove_temporaries(self) -> None:
         """Clear away what a death in the middle of a creation left."""
@@ -74,7 +93,9 @@ class Layout:
 
     def _create(self, files: Files) -> None:
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            if not self.root.exists():
+                _make_directory(self.root, files.mode)
         except OSError as error:
             raise InvalidArgument(f"no store can be made at {self.root}: {error}") from error
         # Another process may be creating the same store; its lock directory and temporaries are ours too.
@@ -92,6 +113,13 @@ class Layout:
             if not self.format.exists():
                 raise
         files.sync_directory(self.root.parent)
+
+
+def _make_directory(path: Path, mode: int) -> None:
+    """Make a directory for files of this mode, unless another process was first."""
+    with system_errors(path), contextlib.suppress(FileExistsError):
+        path.mkdir(mode=directory_mode(MODE_DEFAULT))
+        set_mode(path, directory_mode(mode))
 
 
 def _numbers(directory: Path, suffix: str) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ephemera.core.errors import InvalidArgument
+from ephemera.core.passwords import SOURCES
 
 PORT_DEFAULT = 6379
 WAIT_REPLICAS_MAX = 64
@@ -80,6 +81,8 @@ def read_url(url: str) -> Settings:
         raise InvalidArgument("db is for unix:// alone: elsewhere it is redis://host:port/DB")
     user, _, places = parts.netloc.rpartition("@")
     username, _, password = user.partition(":")
+    if password and "password" in given:
+        raise InvalidArgument("the password is given twice: in the URL, or by one parameter")
     addresses = tuple(_read_place(place) for place in places.split(","))
     if len(addresses) > 1 and not is_cluster:
         raise InvalidArgument("several servers are a cluster: redis+cluster://host:port,host:port")
@@ -89,7 +92,7 @@ def read_url(url: str) -> Settings:
         is_tls=given.pop("is_tls", False) or parts.scheme == "rediss",
         database=_read_path(parts.path, is_cluster=is_cluster),
         username=unquote(username) or None,
-        password=unquote(password) or None,
+        password=given.pop("password", None) or unquote(password) or None,
         **given,
     )
 
@@ -167,6 +170,10 @@ def _path(name: str, text: str) -> str:
     return text
 
 
+def _password(name: str, text: str) -> str:
+    return SOURCES[name](text)
+
+
 def _replicas(name: str, text: str) -> int:
     return _whole_number(name, text, most=WAIT_REPLICAS_MAX)
 
@@ -182,6 +189,8 @@ PARAMETERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "retry_for": ("retry_for_s", _seconds),
     "wait_replicas": ("wait_replicas", _replicas),
     "db": ("database", _database),
+    "password_file": ("password", _password),
+    "password_env": ("password", _password),
     "tls": ("is_tls", _is_yes),
     "ca_file": ("ca_file", _path),
     "cert_file": ("cert_file", _path),

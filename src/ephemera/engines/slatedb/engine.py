@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from ephemera.core.clock import Clock, SteadyClock, never_before
-from ephemera.core.errors import EphemeraError, ReadOnly, StoreClosed
+from ephemera.core.errors import EphemeraError, ReadOnly, StoreClosed, UnsupportedOperation
 from ephemera.core.expiry import duration_ms, is_dead
 from ephemera.core.keyvalue import (
     Capability,
@@ -76,6 +76,11 @@ class SlateEngine:
     def __init__(self, url: str, options: Options) -> None:
         self._closed: str | None = CLOSED  # until it is open
         self._place = read_place(url)
+        if options.mode is not None and self._place.scheme == "file":
+            raise UnsupportedOperation(
+                "SlateDB's library decides the permissions of its files: leave mode= out (the directory"
+                " that is made is for its owner alone), or make the directory yourself"
+            )
         self._library = load()
         check_threads()
         self.is_read_only = options.read_only

@@ -29,7 +29,7 @@ def object_store(place: Place) -> Any:
     slatedb = load().slatedb
     kinds = slatedb.ObjectStoreType
     if place.scheme == "file":
-        Path("/", place.path).mkdir(parents=True, exist_ok=True)
+        Path("/", place.path).mkdir(mode=0o700, parents=True, exist_ok=True)
         builder = slatedb.ObjectStoreBuilder(kinds.LOCAL)
         builder.with_config("local_path", f"/{place.path}")
         return builder.build()
