@@ -27,7 +27,7 @@ def test_a_declaration_is_sound(declared: Declaration) -> None:
     assert not {"write", "readonly"}.issubset(declared.flags)
     assert declared.summary.endswith(".")
     is_access = {"write", "readonly", "movablekeys"} & {*declared.flags}
-    assert declared.keys is None or is_access or declared.name in NAMES_KEYS_ALONE
+    assert not declared.keys or is_access or declared.name in NAMES_KEYS_ALONE
 
 
 def test_the_page_of_commands_is_current() -> None:

@@ -119,6 +119,11 @@ class Scripts:
     def knows(self, sha: bytes) -> bool:
         return sha.lower() in self._known
 
+    @property
+    def count(self) -> int:
+        """How many scripts are kept."""
+        return len(self._known)
+
     def is_harmless(self, command: Command, args: list[bytes]) -> bool:
         """Whether a request runs a script that says of itself that it writes nothing."""
         if not command.is_script:

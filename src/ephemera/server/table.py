@@ -33,11 +33,16 @@ COUNTS_AS_WRITE = {"publish", "spublish"}
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys from one place to another; a negative `last` counts from the end."""
+    """Keys from one position to another; a negative `last` counts from the end.
+
+    `access` is what the command does to them, in the words of Redis's key specifications; without it, the
+    command's own flags say so.
+    """
 
     first: int
     last: int = 0
     step: int = 1
+    access: str = ""
 
     def find(self, args: list[bytes]) -> list[bytes]:
         last = self.last or self.first
@@ -46,9 +51,10 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class KeyCount:
-    """As many keys as the argument at this place says, right after it."""
+    """As many keys as the argument at this position says, right after it."""
 
     at: int
+    access: str = ""
 
     def find(self, args: list[bytes]) -> list[bytes]:
         count = int(args[self.at]) if len(args) > self.at and args[self.at].isdigit() else -1
@@ -57,12 +63,15 @@ class KeyCount:
         return args[self.at + 1 : self.at + 1 + count]
 
 
-Keys = KeyRange | KeyCount | None
+Keys = tuple[KeyRange | KeyCount, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is said about a command; the name of a subcommand is `container|subcommand`."""
+    """What is said about a command; the name of a subcommand is `container|subcommand`.
+
+    `tips` are Redis's hints to cluster clients: where to send a request, and how to join the replies.
+    """
 
     name: str
     arity: int
@@ -72,6 +81,7 @@ class Declaration:
     since: str
     summary: str
     handler: Handler
+    tips: tuple[str, ...] = ()
 
 
 TABLE: dict[str, Declaration] = {}
@@ -96,37 +106,49 @@ class Group:
         since: str,
         summary: str,
         flags: str = "",
-        keys: Keys = None,
+        keys: KeyRange | KeyCount | Keys = (),
+        tips: str = "",
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            self._add(name, arity, flags, keys, since, summary, handler)
+            ranges = keys if isinstance(keys, tuple) else (keys,)
+            self._add(name, arity, flags, since, summary, handler, keys=ranges, tips=tips)
             return handler
 
         return declare
 
     def container(self, name: str, *, since: str, summary: str) -> None:
         """A command that is nothing but its subcommands."""
-        self._add(name, -2, "", None, since, summary, _subcommands_alone)
+        self._add(name, -2, "", since, summary, _subcommands_alone)
         self.help(name, since=since)
 
     def help(self, name: str, *, since: str) -> None:
         """The subcommand HELP, which says what the others are for."""
-        self._add(f"{name} HELP", 2, "loading stale", None, since, "What there is.", _show_help)
+        self._add(f"{name} HELP", 2, "loading stale", since, "What there is.", _show_help)
 
     def _add(
         self,
         name: str,
         arity: int,
         flags: str,
-        keys: Keys,
         since: str,
         summary: str,
         handler: Handler,
+        *,
+        keys: Keys = (),
+        tips: str = "",
     ) -> None:
         name = name.lower().replace(" ", "|")
         assert name not in TABLE, f"{name} is declared twice"
         TABLE[name] = Declaration(
-            name, arity, tuple(flags.split()), keys, self.name, since, summary, handler
+            name,
+            arity,
+            tuple(flags.split()),
+            keys,
+            self.name,
+            since,
+            summary,
+            handler,
+            tuple(tips.split()),
         )
 
 
@@ -166,7 +188,7 @@ class Command(Counted):
         return count == self.arity or -count <= self.arity < 0
 
 
-NO_COMMAND = Command(Declaration("NULL", 0, (), None, "", "", "", _subcommands_alone))
+NO_COMMAND = Command(Declaration("NULL", 0, (), (), "", "", "", _subcommands_alone))
 """What a client that has asked nothing yet has asked."""
 
 

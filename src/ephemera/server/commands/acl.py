@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from ephemera.resp.replies import Refused, Reply, Unordered
-from ephemera.server.commands.administration import categories
+from ephemera.server.commands.command import categories
 from ephemera.server.commands.connection import USER
 from ephemera.server.session import Call
 from ephemera.server.table import Group

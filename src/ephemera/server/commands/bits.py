@@ -134,7 +134,8 @@ def _find(data: bytearray, wanted: int) -> int | None:
 # --- combining ------------------------------------------------------------------------------------
 
 
-@command("BITOP", arity=-4, flags="write denyoom", keys=KeyRange(2, -1), since="2.6.0",
+@command("BITOP", arity=-4, flags="write denyoom",
+         keys=(KeyRange(2, access="OW update"), KeyRange(3, -1, access="RO access")), since="2.6.0",
          summary="Stores what AND, OR, XOR or NOT makes of values; how many bytes that has.")  # fmt: skip
 def bitop(call: Call) -> Reply:
     operation, target, *sources = call.args[1:]

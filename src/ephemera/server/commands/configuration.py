@@ -25,6 +25,7 @@ def config_get(call: Call) -> Reply:
 
 
 @command("CONFIG SET", arity=-4, flags="admin noscript loading stale", since="2.0.0",
+         tips="request_policy:all_nodes response_policy:all_succeeded",
          summary="Changes settings, all that are named or none.")  # fmt: skip
 def config_set(call: Call) -> Reply:
     words = [word.decode(errors="surrogateescape") for word in call.args[2:]]

@@ -23,6 +23,7 @@ BAD_ID = "ERR client-id should be greater than 0"
 
 
 @command("PING", arity=-1, flags="fast", since="1.0.0",
+         tips="request_policy:all_shards response_policy:all_succeeded",
          summary="Answers PONG, or what it was given.")  # fmt: skip
 def ping(call: Call) -> Reply:
     if len(call.args) > 2:
@@ -169,12 +170,14 @@ def client_setinfo(call: Call) -> Reply:
 
 
 @command("CLIENT INFO", arity=2, flags="noscript loading stale", since="6.2.0",
+         tips="nondeterministic_output",
          summary="What the server knows about this connection.")  # fmt: skip
 def client_info(call: Call) -> Reply:
     return Verbatim(describe(call.session) + b"\n")
 
 
 @command("CLIENT LIST", arity=-2, flags="admin noscript loading stale", since="2.4.0",
+         tips="nondeterministic_output",
          summary="What the server knows about all connections, or those of a TYPE, or these IDs.")  # fmt: skip
 def client_list(call: Call) -> Reply:
     sessions = list(call.server.clients.values())

@@ -30,6 +30,7 @@ RANDOM_STEPS_MAX = 32
 
 
 @command("KEYS", arity=2, flags="readonly", since="1.0.0",
+         tips="nondeterministic_output_order request_policy:all_shards",
          summary="All keys that match a pattern. SCAN does it in steps.")  # fmt: skip
 def keys(call: Call) -> Reply:
     pattern = call.args[1]
@@ -38,6 +39,7 @@ def keys(call: Call) -> Reply:
 
 
 @command("SCAN", arity=-2, flags="readonly", since="2.8.0",
+         tips="nondeterministic_output request_policy:special",
          summary="Some keys, and the cursor with which the next call goes on; 0 begins and ends.")  # fmt: skip
 def scan(call: Call) -> Reply:
     """Keys come in their order, so one that is there all the while is always met."""
@@ -80,6 +82,7 @@ def _scan_options(args: list[bytes]) -> tuple[bytes, int, bytes]:
 
 
 @command("RANDOMKEY", arity=1, flags="readonly", since="1.0.0",
+         tips="nondeterministic_output request_policy:all_shards",
          summary="Any key.")  # fmt: skip
 def randomkey(call: Call) -> Reply:
     return _random_key(call.keys)
@@ -121,12 +124,14 @@ def _shared(low: bytes, high: bytes) -> bytes:
 
 
 @server_command("DBSIZE", arity=1, flags="readonly fast", since="1.0.0",
+                tips="request_policy:all_shards response_policy:agg_sum",
                 summary="How many keys are alive in the current database.")  # fmt: skip
 def dbsize(call: Call) -> Reply:
     return call.keys.count()
 
 
 @server_command("FLUSHDB", arity=-1, flags="write", since="1.0.0",
+                tips="request_policy:all_shards response_policy:all_succeeded",
                 summary="Takes every key of the current database away.")  # fmt: skip
 def flushdb(call: Call) -> Reply:
     _check_flush(call.args)
@@ -135,6 +140,7 @@ def flushdb(call: Call) -> Reply:
 
 
 @server_command("FLUSHALL", arity=-1, flags="write", since="1.0.0",
+                tips="request_policy:all_shards response_policy:all_succeeded",
                 summary="Takes every key of every database away.")  # fmt: skip
 def flushall(call: Call) -> Reply:
     _check_flush(call.args)

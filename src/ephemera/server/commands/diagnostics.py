@@ -20,6 +20,7 @@ KEY_OVERHEAD_BYTES = 56
 
 
 @command("INFO", arity=-1, flags="loading stale", since="1.0.0",
+         tips="nondeterministic_output request_policy:all_shards response_policy:special",
          summary="Figures about the server, by section; `ephemera` is one of our own.")  # fmt: skip
 def info(call: Call) -> Reply:
     wanted = [name.decode(errors="replace") for name in call.args[1:]] or ["default"]
@@ -43,6 +44,7 @@ command.container("SLOWLOG", since="2.2.12", summary="Commands that took long.")
 
 
 @command("SLOWLOG GET", arity=-2, flags="admin loading stale", since="2.2.12",
+         tips="nondeterministic_output request_policy:all_nodes",
          summary="The latest slow commands: 10, or so many, or all with -1.")  # fmt: skip
 def slowlog_get(call: Call) -> Reply:
     if len(call.args) > 3:
@@ -64,12 +66,14 @@ def slowlog_get(call: Call) -> Reply:
 
 
 @command("SLOWLOG LEN", arity=2, flags="admin loading stale", since="2.2.12",
+         tips="nondeterministic_output request_policy:all_nodes response_policy:agg_sum",
          summary="How many slow commands are kept.")  # fmt: skip
 def slowlog_len(call: Call) -> Reply:
     return len(call.server.slowlog.entries)
 
 
 @command("SLOWLOG RESET", arity=2, flags="admin loading stale", since="2.2.12",
+         tips="request_policy:all_nodes response_policy:all_succeeded",
          summary="Forgets the slow commands.")  # fmt: skip
 def slowlog_reset(call: Call) -> Reply:
     call.server.slowlog.entries.clear()
@@ -82,6 +86,7 @@ command.container("LATENCY", since="2.8.13", summary="How long commands take.")
 
 
 @command("LATENCY LATEST", arity=2, flags="admin noscript loading stale", since="2.8.13",
+         tips="nondeterministic_output request_policy:all_nodes response_policy:special",
          summary="Of each kind of event: when it was last slow, how slow, and how slow ever.")  # fmt: skip
 def latency_latest(call: Call) -> Reply:
     return [
@@ -91,6 +96,7 @@ def latency_latest(call: Call) -> Reply:
 
 
 @command("LATENCY HISTORY", arity=3, flags="admin noscript loading stale", since="2.8.13",
+         tips="nondeterministic_output request_policy:all_nodes response_policy:special",
          summary="When an event was slow, and how slow.")  # fmt: skip
 def latency_history(call: Call) -> Reply:
     series = call.server.latency.series.get(call.args[2])
@@ -98,6 +104,7 @@ def latency_history(call: Call) -> Reply:
 
 
 @command("LATENCY RESET", arity=-2, flags="admin noscript loading stale", since="2.8.13",
+         tips="request_policy:all_nodes response_policy:all_succeeded",
          summary="Forgets all slow events, or those that are named; how many kinds.")  # fmt: skip
 def latency_reset(call: Call) -> Reply:
     series = call.server.latency.series
@@ -106,6 +113,7 @@ def latency_reset(call: Call) -> Reply:
 
 
 @command("LATENCY GRAPH", arity=3, flags="admin noscript loading stale", since="2.8.13",
+         tips="nondeterministic_output request_policy:all_nodes response_policy:special",
          summary="The slow events of a kind, drawn.")  # fmt: skip
 def latency_graph(call: Call) -> Reply:
     name = call.args[2]
@@ -126,6 +134,7 @@ def _graph(name: str, series: Series) -> str:
 
 
 @command("LATENCY DOCTOR", arity=2, flags="admin noscript loading stale", since="2.8.13",
+         tips="nondeterministic_output request_policy:all_nodes response_policy:special",
          summary="What the slow events come to, in words.")  # fmt: skip
 def latency_doctor(call: Call) -> Reply:
     if not call.server.settings.latency_monitor_threshold:
@@ -142,6 +151,7 @@ def latency_doctor(call: Call) -> Reply:
 
 
 @command("LATENCY HISTOGRAM", arity=-2, flags="admin noscript loading stale", since="7.0.0",
+         tips="nondeterministic_output request_policy:all_nodes response_policy:special",
          summary="How often commands took how long, while latency-tracking is on.")  # fmt: skip
 def latency_histogram(call: Call) -> Reply:
     spreads = call.server.latency.spreads
@@ -161,7 +171,7 @@ def latency_histogram(call: Call) -> Reply:
 command.container("MEMORY", since="4.0.0", summary="What takes how much memory.")
 
 
-@command("MEMORY USAGE", arity=-3, flags="readonly", keys=KeyRange(2), since="4.0.0",
+@command("MEMORY USAGE", arity=-3, flags="readonly", keys=KeyRange(2, access="RO"), since="4.0.0",
          summary="About how many bytes a key takes.")  # fmt: skip
 def memory_usage(call: Call) -> Reply:
     options = call.args[3:]
@@ -174,6 +184,7 @@ def memory_usage(call: Call) -> Reply:
 
 
 @command("MEMORY STATS", arity=2, since="4.0.0",
+         tips="nondeterministic_output request_policy:all_shards response_policy:special",
          summary="The memory of the server, in figures.")  # fmt: skip
 def memory_stats(call: Call) -> Reply:
     used, peak = resident_bytes()
@@ -198,6 +209,7 @@ def memory_stats(call: Call) -> Reply:
 
 
 @command("MEMORY DOCTOR", arity=2, since="4.0.0",
+         tips="nondeterministic_output request_policy:all_shards response_policy:special",
          summary="What the memory of the server comes to, in words.")  # fmt: skip
 def memory_doctor(call: Call) -> Reply:
     used, peak = resident_bytes()
@@ -205,12 +217,14 @@ def memory_doctor(call: Call) -> Reply:
 
 
 @command("MEMORY PURGE", arity=2, since="4.0.0",
+         tips="request_policy:all_shards response_policy:all_succeeded",
          summary="Does nothing: freed memory is not held back.")  # fmt: skip
 def memory_purge(call: Call) -> Reply:
     return OK
 
 
 @command("MEMORY MALLOC-STATS", arity=2, since="4.0.0",
+         tips="nondeterministic_output request_policy:all_shards response_policy:special",
          summary="Says that the allocator tells nothing.")  # fmt: skip
 def memory_malloc_stats(call: Call) -> Reply:
     return b"Stats not supported for the current allocator"

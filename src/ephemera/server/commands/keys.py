@@ -27,7 +27,8 @@ EMBEDDED_BYTES_MAX = 44
 """Up to here Redis keeps a value in one piece with its header."""
 
 
-@command("DEL", arity=-2, flags="write", keys=KeyRange(1, -1), since="1.0.0",
+@command("DEL", arity=-2, flags="write", keys=KeyRange(1, -1, access="RM delete"), since="1.0.0",
+         tips="request_policy:multi_shard response_policy:agg_sum",
          summary="Takes keys away; how many of them were there.")  # fmt: skip
 def delete(call: Call) -> Reply:
     if len(call.args) == 2:
@@ -35,25 +36,30 @@ def delete(call: Call) -> Reply:
     return call.keys.delete_many(call.args[1:])
 
 
-@command("UNLINK", arity=-2, flags="write fast", keys=KeyRange(1, -1), since="4.0.0",
+@command("UNLINK", arity=-2, flags="write fast",
+         keys=KeyRange(1, -1, access="RM delete"), since="4.0.0",
+         tips="request_policy:multi_shard response_policy:agg_sum",
          summary="DEL by another name: what a key held is given back in the background anyway.")  # fmt: skip
 def unlink(call: Call) -> Reply:
     return delete(call)
 
 
-@command("EXISTS", arity=-2, flags="readonly fast", keys=KeyRange(1, -1), since="1.0.0",
+@command("EXISTS", arity=-2, flags="readonly fast",
+         keys=KeyRange(1, -1, access="RO"), since="1.0.0",
+         tips="request_policy:multi_shard response_policy:agg_sum",
          summary="How many of these keys are there; one that is named twice counts twice.")  # fmt: skip
 def exists(call: Call) -> Reply:
     return sum(call.keys.has(key) for key in call.args[1:])
 
 
-@command("TOUCH", arity=-2, flags="readonly fast", keys=KeyRange(1, -1), since="3.2.1",
+@command("TOUCH", arity=-2, flags="readonly fast", keys=KeyRange(1, -1, access="RO"), since="3.2.1",
+         tips="request_policy:multi_shard response_policy:agg_sum",
          summary="How many of these keys are there; reading changes nothing.")  # fmt: skip
 def touch(call: Call) -> Reply:
     return exists(call)
 
 
-@command("TYPE", arity=2, flags="readonly fast", keys=KeyRange(1), since="1.0.0",
+@command("TYPE", arity=2, flags="readonly fast", keys=KeyRange(1, access="RO"), since="1.0.0",
          summary="What a key holds: string, or none without the key.")  # fmt: skip
 def type_(call: Call) -> Reply:
     return Simple(b"string" if call.keys.has(call.args[1]) else b"none")
@@ -62,14 +68,16 @@ def type_(call: Call) -> Reply:
 # --- under another name, in another place ---------------------------------------------------------
 
 
-@command("RENAME", arity=3, flags="write", keys=KeyRange(1, 2), since="1.0.0",
+@command("RENAME", arity=3, flags="write",
+         keys=(KeyRange(1, access="RW access delete"), KeyRange(2, access="OW update")), since="1.0.0",
          summary="Gives a key another name; a key that has that name goes.")  # fmt: skip
 def rename(call: Call) -> Reply:
     _rename(call, replaces=True)
     return OK
 
 
-@command("RENAMENX", arity=3, flags="write fast", keys=KeyRange(1, 2), since="1.0.0",
+@command("RENAMENX", arity=3, flags="write fast",
+         keys=(KeyRange(1, access="RW access delete"), KeyRange(2, access="OW insert")), since="1.0.0",
          summary="Gives a key another name unless a key has that name.")  # fmt: skip
 def renamenx(call: Call) -> Reply:
     return int(_rename(call, replaces=False))
@@ -89,7 +97,8 @@ def _rename(call: Call, *, replaces: bool) -> bool:
         return True
 
 
-@command("COPY", arity=-3, flags="write denyoom", keys=KeyRange(1, 2), since="6.2.0",
+@command("COPY", arity=-3, flags="write denyoom",
+         keys=(KeyRange(1, access="RO access"), KeyRange(2, access="OW update")), since="6.2.0",
          summary="Copies a key with its deadline, to another database if so told.")  # fmt: skip
 def copy(call: Call) -> Reply:
     key, name = call.args[1:3]
@@ -133,13 +142,15 @@ def move(call: Call) -> Reply:
 
 
 @command("DUMP", arity=2, flags="readonly", keys=KeyRange(1), since="2.6.0",
+         tips="nondeterministic_output",
          summary="The value in the form that RESTORE takes, here and in Redis.")  # fmt: skip
 def dump(call: Call) -> Reply:
     value = call.keys.get(call.args[1])
     return None if value is None else rdb.dump(value)
 
 
-@command("RESTORE", arity=-4, flags="write denyoom", keys=KeyRange(1), since="2.6.0",
+@command("RESTORE", arity=-4, flags="write denyoom",
+         keys=KeyRange(1, access="OW update"), since="2.6.0",
          summary="Stores what DUMP gave, with a lifetime in milliseconds, or 0 for none.")  # fmt: skip
 def restore(call: Call) -> Reply:
     _, key, time, payload = call.args[:4]
@@ -201,7 +212,8 @@ def _number(rest: Iterator[bytes]) -> int:
 command.container("OBJECT", since="2.2.3", summary="Asks how a value is kept.")
 
 
-@command("OBJECT ENCODING", arity=3, flags="readonly", keys=KeyRange(2), since="2.2.3",
+@command("OBJECT ENCODING", arity=3, flags="readonly", keys=KeyRange(2, access="RO"), since="2.2.3",
+         tips="nondeterministic_output",
          summary="How Redis would keep the value: int, embstr or raw.")  # fmt: skip
 def object_encoding(call: Call) -> Reply:
     held = _asked(call)
@@ -213,7 +225,8 @@ def object_encoding(call: Call) -> Reply:
     return b"embstr" if len(value) <= EMBEDDED_BYTES_MAX else b"raw"
 
 
-@command("OBJECT FREQ", arity=3, flags="readonly", keys=KeyRange(2), since="4.0.0",
+@command("OBJECT FREQ", arity=3, flags="readonly", keys=KeyRange(2, access="RO"), since="4.0.0",
+         tips="nondeterministic_output",
          summary="Always refused: how often a key is read is not counted.")  # fmt: skip
 def object_freq(call: Call) -> Reply:
     if _asked(call) is None:
@@ -225,14 +238,16 @@ def object_freq(call: Call) -> Reply:
     )
 
 
-@command("OBJECT IDLETIME", arity=3, flags="readonly", keys=KeyRange(2), since="2.2.3",
+@command("OBJECT IDLETIME", arity=3, flags="readonly", keys=KeyRange(2, access="RO"), since="2.2.3",
+         tips="nondeterministic_output",
          summary="The seconds since the value was written; reading leaves no trace.")  # fmt: skip
 def object_idletime(call: Call) -> Reply:
     held = _asked(call)
     return None if held is None else (call.server.now_ms() - held.written_ms) // 1000
 
 
-@command("OBJECT REFCOUNT", arity=3, flags="readonly", keys=KeyRange(2), since="2.2.3",
+@command("OBJECT REFCOUNT", arity=3, flags="readonly", keys=KeyRange(2, access="RO"), since="2.2.3",
+         tips="nondeterministic_output",
          summary="How many keys share the value: 1.")  # fmt: skip
 def object_refcount(call: Call) -> Reply:
     return None if _asked(call) is None else 1

@@ -14,25 +14,29 @@ command = Group("generic")
 CONDITIONS = {b"nx", b"xx", b"gt", b"lt"}
 
 
-@command("EXPIRE", arity=-3, flags="write fast", keys=KeyRange(1), since="1.0.0",
+@command("EXPIRE", arity=-3, flags="write fast",
+         keys=KeyRange(1, access="RW update"), since="1.0.0",
          summary="Lets a key live for so many seconds from now on, on conditions if so told.")  # fmt: skip
 def expire(call: Call) -> Reply:
     return _expire(call, unit_ms=1000, from_ms=call.server.now_ms())
 
 
-@command("PEXPIRE", arity=-3, flags="write fast", keys=KeyRange(1), since="2.6.0",
+@command("PEXPIRE", arity=-3, flags="write fast",
+         keys=KeyRange(1, access="RW update"), since="2.6.0",
          summary="Lets a key live for so many milliseconds from now on, on conditions if so told.")  # fmt: skip
 def pexpire(call: Call) -> Reply:
     return _expire(call, unit_ms=1, from_ms=call.server.now_ms())
 
 
-@command("EXPIREAT", arity=-3, flags="write fast", keys=KeyRange(1), since="1.2.0",
+@command("EXPIREAT", arity=-3, flags="write fast",
+         keys=KeyRange(1, access="RW update"), since="1.2.0",
          summary="Lets a key live until an instant in seconds, on conditions if so told.")  # fmt: skip
 def expireat(call: Call) -> Reply:
     return _expire(call, unit_ms=1000, from_ms=0)
 
 
-@command("PEXPIREAT", arity=-3, flags="write fast", keys=KeyRange(1), since="2.6.0",
+@command("PEXPIREAT", arity=-3, flags="write fast",
+         keys=KeyRange(1, access="RW update"), since="2.6.0",
          summary="Lets a key live until an instant in milliseconds, on conditions if so told.")  # fmt: skip
 def pexpireat(call: Call) -> Reply:
     return _expire(call, unit_ms=1, from_ms=0)
@@ -76,7 +80,8 @@ def _allow(conditions: set[bytes], old_ms: int, new_ms: int) -> bool:
     return not is_refused
 
 
-@command("PERSIST", arity=2, flags="write fast", keys=KeyRange(1), since="2.2.0",
+@command("PERSIST", arity=2, flags="write fast",
+         keys=KeyRange(1, access="RW update"), since="2.2.0",
          summary="Takes a key's deadline away; whether there was one.")  # fmt: skip
 def persist(call: Call) -> Reply:
     return int(call.keys.persist(call.args[1]))
@@ -86,12 +91,14 @@ def persist(call: Call) -> Reply:
 
 
 @command("TTL", arity=2, flags="readonly fast", keys=KeyRange(1), since="1.0.0",
+         tips="nondeterministic_output",
          summary="The seconds that a key has left; -1 without a deadline, -2 without the key.")  # fmt: skip
 def ttl(call: Call) -> Reply:
     return _seconds(_counted(call, call.keys.ttl_ms(call.args[1])))
 
 
 @command("PTTL", arity=2, flags="readonly fast", keys=KeyRange(1), since="2.6.0",
+         tips="nondeterministic_output",
          summary="The milliseconds that a key has left; -1 without a deadline, -2 without the key.")  # fmt: skip
 def pttl(call: Call) -> Reply:
     return _counted(call, call.keys.ttl_ms(call.args[1]))

@@ -28,7 +28,8 @@ def psubscribe(call: Call) -> Reply:
     return _subscribe(call, b"psubscribe", call.server.pubsub.patterns)
 
 
-@command("SSUBSCRIBE", arity=-2, flags="pubsub noscript loading stale", keys=KeyRange(1, -1), since="7.0.0",
+@command("SSUBSCRIBE", arity=-2, flags="pubsub noscript loading stale",
+         keys=KeyRange(1, -1, access="not_key"), since="7.0.0",
          summary="Listens to shard channels.")  # fmt: skip
 def ssubscribe(call: Call) -> Reply:
     return _subscribe(call, b"ssubscribe", call.server.pubsub.shards)
@@ -46,7 +47,8 @@ def punsubscribe(call: Call) -> Reply:
     return _unsubscribe(call, b"punsubscribe", call.server.pubsub.patterns)
 
 
-@command("SUNSUBSCRIBE", arity=-1, flags="pubsub noscript loading stale", keys=KeyRange(1, -1), since="7.0.0",
+@command("SUNSUBSCRIBE", arity=-1, flags="pubsub noscript loading stale",
+         keys=KeyRange(1, -1, access="not_key"), since="7.0.0",
          summary="Listens to these shard channels no more, or to none.")  # fmt: skip
 def sunsubscribe(call: Call) -> Reply:
     return _unsubscribe(call, b"sunsubscribe", call.server.pubsub.shards)
@@ -85,7 +87,8 @@ def publish(call: Call) -> Reply:
     return _publish(call, call.server.pubsub.address)
 
 
-@command("SPUBLISH", arity=3, flags="pubsub loading stale fast", keys=KeyRange(1), since="7.0.0",
+@command("SPUBLISH", arity=3, flags="pubsub loading stale fast",
+         keys=KeyRange(1, access="not_key"), since="7.0.0",
          summary="Sends a message on a shard channel; how many clients get it.")  # fmt: skip
 def spublish(call: Call) -> Reply:
     return _publish(call, call.server.pubsub.address_shard)

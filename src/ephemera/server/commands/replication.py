@@ -41,6 +41,7 @@ def failover(call: Call) -> Reply:
 
 
 @generic_command("WAIT", arity=3, flags="noscript", since="3.0.0",
+                 tips="request_policy:all_shards response_policy:agg_min",
                  summary="Answers 0 at once: no replica will ever have the writes.")  # fmt: skip
 def wait(call: Call) -> Reply:
     integer(call.args[1])

@@ -63,18 +63,21 @@ command.container("SCRIPT", since="2.6.0", summary="Keeps and forgets scripts.")
 
 
 @command("SCRIPT LOAD", arity=3, flags="noscript stale", since="2.6.0",
+         tips="request_policy:all_nodes response_policy:all_succeeded",
          summary="Keeps a script without running it; its SHA1.")  # fmt: skip
 def script_load(call: Call) -> Reply:
     return call.server.scripts.load(call.args[2]).sha
 
 
 @command("SCRIPT EXISTS", arity=-3, flags="noscript", since="2.6.0",
+         tips="request_policy:all_shards response_policy:agg_logical_and",
          summary="Which of these SHA1s belong to known scripts.")  # fmt: skip
 def script_exists(call: Call) -> Reply:
     return [int(call.server.scripts.knows(sha)) for sha in call.args[2:]]
 
 
 @command("SCRIPT FLUSH", arity=-2, flags="noscript", since="2.6.0",
+         tips="request_policy:all_nodes response_policy:all_succeeded",
          summary="Forgets all scripts.")  # fmt: skip
 def script_flush(call: Call) -> Reply:
     options = [option.lower() for option in call.args[2:]]
@@ -85,6 +88,7 @@ def script_flush(call: Call) -> Reply:
 
 
 @command("SCRIPT KILL", arity=2, flags="noscript allow_busy", since="2.6.0",
+         tips="request_policy:all_shards response_policy:one_succeeded",
          summary="Ends and undoes a script that takes longer than busy-reply-threshold.")  # fmt: skip
 def script_kill(call: Call) -> Reply:
     call.server.scripts.kill()
@@ -97,6 +101,7 @@ command.container("FUNCTION", since="7.0.0", summary="Tells that there are no li
 
 
 @command("FUNCTION LIST", arity=-2, flags="noscript", since="7.0.0",
+         tips="nondeterministic_output_order",
          summary="The libraries: none.")  # fmt: skip
 def function_list(call: Call) -> Reply:
     allowed = {b"withcode", b"libraryname"}
@@ -111,6 +116,7 @@ def function_list(call: Call) -> Reply:
 
 
 @command("FUNCTION FLUSH", arity=-2, flags="write noscript", since="7.0.0",
+         tips="request_policy:all_shards response_policy:all_succeeded",
          summary="Forgets all libraries.")  # fmt: skip
 def function_flush(call: Call) -> Reply:
     if len(call.args) > 3:
@@ -130,6 +136,7 @@ def function_dump(call: Call) -> Reply:
 
 
 @command("FUNCTION STATS", arity=2, flags="noscript allow_busy", since="7.0.0",
+         tips="nondeterministic_output request_policy:all_shards response_policy:special",
          summary="Which function runs, and how many there are.")  # fmt: skip
 def function_stats(call: Call) -> Reply:
     if call.server.busy.is_on:

@@ -30,6 +30,7 @@ def get(call: Call) -> Reply:
 
 
 @command("MGET", arity=-2, flags="readonly fast", keys=KeyRange(1, -1), since="1.0.0",
+         tips="request_policy:multi_shard",
          summary="The values of several keys.")  # fmt: skip
 def mget(call: Call) -> Reply:
     return [call.keys.get(key) for key in call.args[1:]]
@@ -55,7 +56,8 @@ class SetOptions:
         return not self.condition or (old is None) == (self.condition == b"nx")
 
 
-@command("SET", arity=-3, flags="write denyoom", keys=KeyRange(1), since="1.0.0",
+@command("SET", arity=-3, flags="write denyoom",
+         keys=KeyRange(1, access="RW access update variable_flags"), since="1.0.0",
          summary="Stores a value, on conditions and with a lifetime if so told.")  # fmt: skip
 def set_(call: Call) -> Reply:
     args, keys = call.args, call.keys
@@ -117,7 +119,8 @@ def _operand(rest: Iterator[bytes]) -> bytes:
 # --- the older ways to store ----------------------------------------------------------------------
 
 
-@command("SETNX", arity=3, flags="write denyoom fast", keys=KeyRange(1), since="1.0.0",
+@command("SETNX", arity=3, flags="write denyoom fast",
+         keys=KeyRange(1, access="OW insert"), since="1.0.0",
          summary="Stores a value unless the key is there.")  # fmt: skip
 def setnx(call: Call) -> Reply:
     _, key, value = call.args
@@ -127,14 +130,16 @@ def setnx(call: Call) -> Reply:
     return 1
 
 
-@command("SETEX", arity=4, flags="write denyoom", keys=KeyRange(1), since="2.0.0",
+@command("SETEX", arity=4, flags="write denyoom",
+         keys=KeyRange(1, access="OW update"), since="2.0.0",
          summary="Stores a value for so many seconds.")  # fmt: skip
 def setex(call: Call) -> Reply:
     _, key, time, value = call.args
     return _store_for(call, key, value, b"ex", time)
 
 
-@command("PSETEX", arity=4, flags="write denyoom", keys=KeyRange(1), since="2.6.0",
+@command("PSETEX", arity=4, flags="write denyoom",
+         keys=KeyRange(1, access="OW update"), since="2.6.0",
          summary="Stores a value for so many milliseconds.")  # fmt: skip
 def psetex(call: Call) -> Reply:
     _, key, time, value = call.args
@@ -147,14 +152,18 @@ def _store_for(call: Call, key: bytes, value: bytes, unit: bytes, time: bytes) -
     return OK
 
 
-@command("MSET", arity=-3, flags="write denyoom", keys=KeyRange(1, -1, 2), since="1.0.1",
+@command("MSET", arity=-3, flags="write denyoom",
+         keys=KeyRange(1, -1, 2, access="OW update"), since="1.0.1",
+         tips="request_policy:multi_shard response_policy:all_succeeded",
          summary="Stores several values at once.")  # fmt: skip
 def mset(call: Call) -> Reply:
     call.keys.put_many(_pairs(call))
     return OK
 
 
-@command("MSETNX", arity=-3, flags="write denyoom", keys=KeyRange(1, -1, 2), since="1.0.1",
+@command("MSETNX", arity=-3, flags="write denyoom",
+         keys=KeyRange(1, -1, 2, access="OW insert"), since="1.0.1",
+         tips="request_policy:multi_shard response_policy:agg_min",
          summary="Stores several values at once unless one of the keys is there.")  # fmt: skip
 def msetnx(call: Call) -> Reply:
     pairs = _pairs(call)
@@ -182,7 +191,8 @@ def getset(call: Call) -> Reply:
     return old
 
 
-@command("GETDEL", arity=2, flags="write fast", keys=KeyRange(1), since="6.2.0",
+@command("GETDEL", arity=2, flags="write fast",
+         keys=KeyRange(1, access="RW access delete"), since="6.2.0",
          summary="The value of a key, which goes.")  # fmt: skip
 def getdel(call: Call) -> Reply:
     value = call.keys.get(call.args[1])
@@ -225,13 +235,14 @@ def _getex_options(args: list[bytes]) -> tuple[bytes, bytes]:
 # --- parts of a value -----------------------------------------------------------------------------
 
 
-@command("STRLEN", arity=2, flags="readonly fast", keys=KeyRange(1), since="2.2.0",
+@command("STRLEN", arity=2, flags="readonly fast", keys=KeyRange(1, access="RO"), since="2.2.0",
          summary="How many bytes the value has.")  # fmt: skip
 def strlen(call: Call) -> Reply:
     return len(call.keys.get(call.args[1]) or b"")
 
 
-@command("APPEND", arity=3, flags="write denyoom fast", keys=KeyRange(1), since="2.0.0",
+@command("APPEND", arity=3, flags="write denyoom fast",
+         keys=KeyRange(1, access="RW insert"), since="2.0.0",
          summary="Adds bytes to the end of the value; how many it has then.")  # fmt: skip
 def append(call: Call) -> Reply:
     _, key, tail = call.args
@@ -242,7 +253,8 @@ def append(call: Call) -> Reply:
     return len(value)
 
 
-@command("SETRANGE", arity=4, flags="write denyoom", keys=KeyRange(1), since="2.2.0",
+@command("SETRANGE", arity=4, flags="write denyoom",
+         keys=KeyRange(1, access="RW update"), since="2.2.0",
          summary="Writes over a part of the value, from a place on; how many bytes it has then.")  # fmt: skip
 def setrange(call: Call) -> Reply:
     _, key, place, part = call.args

@@ -52,7 +52,8 @@ def discard(call: Call) -> Reply:
     return OK
 
 
-@command("WATCH", arity=-2, flags="noscript loading stale fast allow_busy", keys=KeyRange(1, -1), since="2.2.0",
+@command("WATCH", arity=-2, flags="noscript loading stale fast allow_busy",
+         keys=KeyRange(1, -1, access="RO"), since="2.2.0",
          summary="Lets the next EXEC do nothing if one of these keys changes, or dies, before it.")  # fmt: skip
 def watch(call: Call) -> Reply:
     if call.session.queue is not None:
