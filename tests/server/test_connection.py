@@ -69,6 +69,26 @@ def test_reset_makes_the_connection_as_new(client: Client) -> None:
     assert (info["name"], info["db"], info["flags"], info["resp"]) == ("", "0", "N", "2")
 
 
+def test_client_list_shows_what_each_client_holds(server: Server, client: Client) -> None:
+    other = Client(server)
+    other("SET", "key", "v" * 5000)
+    other("GET", "key")
+    other("MULTI")
+    other("SET", "key", "value")
+    other.session.feed(b"*2\r\n$3\r\nGET\r\n$100\r\nunfini")
+    other.session.count_unsent = lambda: 700
+    mine, others = described(client)
+    assert mine["argv-mem"] == str(len("CLIENT") + len("LIST"))
+    assert (mine["oll"], mine["omem"], mine["events"]) == ("0", "0", "r")
+    assert others["qbuf"] == str(other.session.unread) != "0"
+    assert others["multi-mem"] == str(len("SET") + len("key") + len("value"))
+    assert (others["argv-mem"], others["oll"], others["omem"]) == ("0", "1", "700")
+    assert others["events"] == "rw"
+    assert int(others["rbp"]) > 5000
+    held = ("qbuf", "argv-mem", "multi-mem", "rbs", "omem")
+    assert int(others["tot-mem"]) == sum(int(others[name]) for name in held)
+
+
 # --- HELLO and AUTH -------------------------------------------------------------------------------
 
 

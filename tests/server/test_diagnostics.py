@@ -9,6 +9,7 @@ import pytest
 import ephemera
 from ephemera import ManualClock
 from ephemera.server import info
+from ephemera.server._latency import Histogram
 from ephemera.server.latency import Spike
 from ephemera.server.server import Server
 from ephemera.server.session import Session
@@ -318,9 +319,9 @@ def test_spikes_are_kept_second_by_second(clock: ManualClock, client: Client) ->
     assert client("LATENCY", "DOCTOR") == b"No command was slow.\n"
 
 
-def test_nothing_is_watched_unless_wanted(server: Server, client: Client) -> None:
+def test_no_spike_is_kept_unless_wanted(server: Server, client: Client) -> None:
     slow(client, b"keys", 1000)
-    assert client("LATENCY", "LATEST") == client("LATENCY", "HISTOGRAM") == []
+    assert client("LATENCY", "LATEST") == []
     assert b"latency-monitor-threshold" in client("LATENCY", "DOCTOR")
     assert server.latency.series == {}
 
@@ -329,17 +330,42 @@ def test_the_longest_of_a_second_counts() -> None:
     assert max(Spike(1, 5), Spike(1, 9)) == Spike(1, 9)
 
 
-def test_the_spread_of_a_command_is_tracked(client: Client) -> None:
-    client("CONFIG", "SET", "latency-tracking", "yes")
+def test_every_command_has_a_latency_histogram(server: Server, client: Client) -> None:
     client("HELLO", 3)
     for millis in (1, 1, 3):
-        slow(client, b"get", millis)
+        server.commands.all["get"].count_run(server, millis * 1_000_000)
     assert client("LATENCY", "HISTOGRAM", "GET", "nosuch") == {
-        b"get": {b"calls": 3, b"histogram_usec": {1024: 2, 4096: 3}}
+        b"get": {b"calls": 3, b"histogram_usec": {1056: 2, 4227: 3}}
     }
     assert {b"get", b"hello"} <= client("LATENCY", "HISTOGRAM").keys()
-    told = fields(client, "latencystats")
-    assert told["latency_percentiles_usec_get"] == "p50=1024.000,p99=4096.000,p99.9=4096.000"
+    assert fields(client, "latencystats")["latency_percentiles_usec_get"] == (
+        "p50=1048.576,p99=3145.728,p99.9=3145.728"
+    )
+    client("CONFIG", "SET", "latency-tracking-info-percentiles", "0 100")
+    assert fields(client, "latencystats")["latency_percentiles_usec_get"] == (
+        "p0=1048.576,p100=3145.728"
+    )
+
+
+def test_latency_is_tracked_by_default_and_can_be_switched_off_and_reset(client: Client) -> None:
+    client("HELLO", 3)
+    client("GET", "k")
+    assert client("LATENCY", "HISTOGRAM", "get")[b"get"][b"calls"] == 1
+    client("CONFIG", "SET", "latency-tracking", "no")
+    client("GET", "k")
+    assert client("LATENCY", "HISTOGRAM", "get")[b"get"][b"calls"] == 1
+    client("CONFIG", "RESETSTAT")
+    assert client("LATENCY", "HISTOGRAM") == {}
+
+
+@pytest.mark.parametrize("nanoseconds", [0, 1, 7, 8, 9, 1023, 1024, 1025, 10**6, 2**40, 2**62])
+def test_a_histogram_is_at_most_an_eighth_too_high(nanoseconds: int) -> None:
+    histogram = Histogram()
+    histogram.add(nanoseconds)
+    shown_ns = round(histogram.percentile_us(50) * 1000)
+    if nanoseconds < 2**41:
+        assert max(nanoseconds, 1) <= shown_ns <= max(nanoseconds, 8) * 9 / 8
+    assert list(histogram.cumulative().values()) == [histogram.calls] == [1]
 
 
 # --- MEMORY ---------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ def documented(surface: str) -> set[str]:
     """The names and patterns that the page's table lists in the row of this surface."""
     section = PAGE.read_text(encoding="utf-8").partition(HEADING)[2].partition("\n## ")[0]
     row = re.search(rf"^\| {re.escape(surface)} \| (.*) \|$", section, re.MULTILINE)
-    assert row, f"{PAGE.name} has no row {surface!r}"
-    return set(re.findall("`([^`]+)`", row[1]))
+    return set(re.findall("`([^`]+)`", row[1])) if row else set()
 
 
 def assert_documented(missing: set[str], surface: str) -> None:

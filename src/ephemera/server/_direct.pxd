@@ -6,6 +6,7 @@ from ephemera.core._access cimport CompiledAccess, Live, Piece, Touched
 from ephemera.core._clock cimport Now
 from ephemera.core._counter cimport Addition
 from ephemera.resp._requests cimport PlainParser
+from ephemera.server._latency cimport Histogram
 
 cdef enum:
     AHEAD_MAX = 16
@@ -52,6 +53,7 @@ cdef class Tally:
     cdef public bint tells_new_keys
     cdef public bint tells_misses
     cdef public double slow_ns
+    cdef public bint tracks_latency
     cdef public double answering_ns
     cdef public CompiledAccess paced
     cdef readonly Now now
@@ -70,10 +72,12 @@ cdef class Counted:
     cdef public int64_t failed
     cdef public int64_t rejected
     cdef public int64_t spent_ns
+    cdef readonly Histogram latency
     cdef public bint is_write
     cdef InPlace in_place
 
     cdef bint takes_directly(self, Py_ssize_t count) noexcept
+    cdef void ran(self, Tally tally, int64_t took_ns) noexcept
 
 
 cdef class Names:
@@ -138,7 +142,7 @@ cdef class Answering:
     cdef Names names
     cdef list messages
     cdef char *out
-    cdef Py_ssize_t size, room
+    cdef Py_ssize_t size, room, peak
     cdef int64_t began_ns, took_ns
     cdef double until_ns
 

@@ -6,6 +6,7 @@ from ephemera.core.clock import Clock
 from ephemera.core.keyvalue import KeyValue
 from ephemera.resp.parser import Parser, Request
 from ephemera.resp.replies import Reply, Simple
+from ephemera.server._latency import Histogram
 from ephemera.server.events import Event
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Tally:
     tells_new_keys: bool
     tells_misses: bool
     slow_ns: float
+    tracks_latency: bool
     answering_ns: float
     paced: CompiledAccess | None
     def __init__(self, clock: Clock) -> None: ...
@@ -39,7 +41,10 @@ class Counted:
     failed: int
     rejected: int
     spent_ns: int
+    latency: Histogram
     is_write: bool
+    def count_run(self, tally: Tally, took_ns: int) -> None: ...
+    def reset_counters(self) -> None: ...
 
 class Names:
     def __init__(self, by_name: dict[bytes, Command]) -> None: ...
@@ -97,3 +102,5 @@ class Answering:
     def go_on_with(self, request: Request | None, rest: bytes) -> bytes: ...
     def write(self, data: bytes) -> None: ...
     def write_after_this(self, data: bytes) -> None: ...
+    @property
+    def reply_buffer(self) -> tuple[int, int, int]: ...

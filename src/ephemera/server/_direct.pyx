@@ -71,7 +71,7 @@ cdef class Owing:
 
 cdef class Tally:
     """What a server counts, and what it has to tell whom. `slow_ns` is from how many nanoseconds on it
-    wants to know of a command; `answering_ns`, after how many a client's requests wait until others had their
+    wants to know of a command; `tracks_latency`, whether each command has a histogram; `answering_ns`, after how many a client's requests wait until others had their
     turn; `paced` is what its writes wait for while that is behind.
 
     It also keeps a few buffers for replies: most sessions of a server are idle at any time.
@@ -109,8 +109,25 @@ cdef class Counted:
     """What runs a command, and how often it ran. `direct_arity` is 0 where a handler is not to be called
     at once: for commands that have subcommands. `is_write` tells that it may change keys."""
 
+    def __cinit__(self, *_):
+        self.latency = Histogram()
+
     cdef bint takes_directly(self, Py_ssize_t count) noexcept:
         return self.direct_arity == count or -count <= self.direct_arity < 0
+
+    cdef void ran(self, Tally tally, int64_t took_ns) noexcept:
+        self.calls += 1
+        self.spent_ns += took_ns
+        if tally.tracks_latency:
+            self.latency.note(took_ns)
+
+    def count_run(self, Tally tally not None, int64_t took_ns) -> None:
+        """Count a call that ran inside another one."""
+        self.ran(tally, took_ns)
+
+    def reset_counters(self) -> None:
+        self.calls = self.failed = self.rejected = self.spent_ns = 0
+        self.latency.reset()
 
 
 cdef inline uint64_t _packed(Piece name) noexcept:
@@ -570,8 +587,7 @@ cdef class Answering:
         cdef int64_t now_ns = elapsed_ns()
         self.took_ns = now_ns - self.began_ns
         self.began_ns = now_ns
-        command.calls += 1
-        command.spent_ns += self.took_ns
+        command.ran(self.tally, self.took_ns)
         return self.took_ns >= self.tally.slow_ns
 
     cdef int _note_slow(self, Counted command, list args) except -1:
@@ -603,6 +619,11 @@ cdef class Answering:
             return self.refuse(command, error)
 
     # -- replies
+
+    @property
+    def reply_buffer(self) -> tuple[int, int, int]:
+        """The bytes of replies under way, the size of their buffer, and the most that it ever held."""
+        return self.size, self.room, max(self.peak, self.size)
 
     def write(self, bytes data not None) -> None:
         """Add bytes to the replies under way."""
@@ -696,6 +717,7 @@ cdef class Answering:
     cdef void give_back(self) noexcept:
         """What was written has been sent, or copied: the next session to answer gets the buffer."""
         self.tally.output_bytes += self.size
+        self.peak = max(self.peak, self.size)
         self.is_answering = False
         if self.out != NULL and self.tally.spares_count < SPARES and self.room <= OUTPUT_BYTES_KEPT:
             self.tally.spares[self.tally.spares_count].start = self.out

@@ -19,7 +19,6 @@ KEYS_COUNTED_MAX = 10_000
 KEYS_SAMPLED_MAX = 200
 RECORD_OVERHEAD_BYTES = 56
 UNITS = "KMGT"
-PERCENTILES = (50, 99, 99.9)
 
 Fields = dict[str, object]
 
@@ -84,7 +83,9 @@ def _clients(server: Server) -> Fields:
         "cluster_connections": 0,
         "maxclients": server.settings.maxclients,
         "client_recent_max_input_buffer": max((each.unread for each in sessions), default=0),
-        "client_recent_max_output_buffer": 0,
+        "client_recent_max_output_buffer": max(
+            (each.count_unsent() for each in sessions), default=0
+        ),
         "blocked_clients": sum(each.is_postponed for each in sessions),
         "tracking_clients": 0,
         "clients_in_timeout_table": 0,
@@ -135,7 +136,7 @@ def _memory(server: Server) -> Fields:
         "mem_not_counted_for_evict": 0,
         "mem_replication_backlog": 0,
         "mem_clients_slaves": 0,
-        "mem_clients_normal": 0,
+        "mem_clients_normal": sum(each.memory_bytes for each in server.clients.values()),
         "mem_cluster_links": 0,
         "mem_total_replication_buffers": 0,
         "mem_aof_buffer": 0,
@@ -269,11 +270,13 @@ def _errorstats(server: Server) -> Fields:
 
 
 def _latencystats(server: Server) -> Fields:
+    percentiles = server.settings.latency_tracking_info_percentiles
     return {
         f"latency_percentiles_usec_{name}": ",".join(
-            f"p{percent}={spread.percentile(percent):.3f}" for percent in PERCENTILES
+            f"p{percent:g}={command.latency.percentile_us(percent):.3f}" for percent in percentiles
         )
-        for name, spread in server.latency.spreads.items()
+        for name, command in server.commands.all.items()
+        if command.latency.calls
     }
 
 

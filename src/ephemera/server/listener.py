@@ -109,6 +109,8 @@ class Connection(Receiving, asyncio.Protocol):
         )
         self.session.transmit = self.send
         self.session.wake = self._wake
+        self.session.fd = transport.get_extra_info("socket").fileno()
+        self.session.count_unsent = self._count_unsent
         self._listener.connections.add(self)
         refusal = self._listener.refusal(peer)
         if refusal is not None:
@@ -358,6 +360,10 @@ class Connection(Receiving, asyncio.Protocol):
         except Exception as error:
             self._listener.note_fault(self, error)
             self.abort()
+
+    def _count_unsent(self) -> int:
+        """How many bytes of replies the client has not read, or is not yet allowed to."""
+        return self.transport.get_write_buffer_size() + self._held_bytes
 
     # --- limits -------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ class Server(Tally):
         self.settings.dir = str(self.saving.directory or "")
         self.slowlog = SlowLog(self.settings)
         self.latency = Latency(self.settings)
-        self.slow_ns = self._slow_ns()
+        self._review_timing()
         self.rates = Rates(self.started_ms)
         self.errors: Counter[str] = Counter()
         self.connections = 0
@@ -261,7 +261,7 @@ class Server(Tally):
     def review(self) -> None:
         """Let all that depends on settings, monitors and pauses follow a change of them."""
         self.slowlog.trim()
-        self.slow_ns = self._slow_ns()
+        self._review_timing()
         self.notifications.review()
         for session in self.clients.values():
             session.review()
@@ -276,14 +276,13 @@ class Server(Tally):
 
     # --- counters -----------------------------------------------------------------------------
 
-    def _slow_ns(self) -> float:
-        """From how many nanoseconds on `note_slow` has something to note."""
+    def _review_timing(self) -> None:
+        """Follow the settings of what is measured: `note_slow` is called from `slow_ns` nanoseconds on."""
         settings = self.settings
-        if settings.latency_tracking:
-            return 0
         spike_ns = settings.latency_monitor_threshold * 1e6 or math.inf
         slow_ns = settings.slowlog_log_slower_than * 1e3
-        return spike_ns if slow_ns < 0 else min(slow_ns, spike_ns)
+        self.slow_ns = spike_ns if slow_ns < 0 else min(slow_ns, spike_ns)
+        self.tracks_latency = settings.latency_tracking
 
     def note_slow(
         self, session: Session, command: Command, args: list[bytes], took_ns: int
@@ -309,10 +308,9 @@ class Server(Tally):
         self.hits = self.misses = self.connections = self.refused_connections = 0
         self.input_bytes = self.output_bytes = 0
         self.errors.clear()
-        self.latency.spreads.clear()
         self.expiry_lag.reset()
         for command in self.commands.all.values():
-            command.calls = command.failed = command.rejected = command.spent_ns = 0
+            command.reset_counters()
 
 
 def _served(store: Store, families: Sequence[str]) -> Sequence[str]:

@@ -60,6 +60,8 @@ class Session(Answering):
         self.created_ms = self.active_ms = server.now_ms()
         self.transmit: Callable[[bytes], object] = _discard
         self.wake: Callable[[], object] = _sleep_on
+        self.fd = -1  # of the socket that carries it
+        self.count_unsent: Callable[[], int] = _all_is_sent
         # Requests wait until their client has read, or others had their turn (`has_waiting`), or for the end of
         # a pause, of a script's slice, or of a checkpoint (`is_postponed`): `go_on` answers them.
         self._postponed: Request | None = None
@@ -132,6 +134,23 @@ class Session(Answering):
     def unread(self) -> int:
         """How many bytes are held of requests that are unfinished, or wait."""
         return self.parser.unread + len(self._rest)
+
+    @property
+    def request_bytes(self) -> int:
+        """How many bytes the arguments of the request have that runs, or waits to."""
+        args = self._postponed or (self.call.args if self.is_answering else [])
+        return sum(map(len, args))
+
+    @property
+    def queued_bytes(self) -> int:
+        """How many bytes the requests have that wait for EXEC."""
+        return sum(len(argument) for _, args in self.queue or [] for argument in args)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What this client's requests and replies take."""
+        held = self.unread + self.request_bytes + self.queued_bytes
+        return held + self.reply_buffer[1] + self.count_unsent()
 
     def go_on(self) -> bytes:
         """The replies to requests that waited; a client is as active when it gets them as when it asks."""
@@ -302,8 +321,7 @@ class Session(Answering):
         """The same for a command inside another (EXEC, a script), where nobody else counts it."""
         began_ns = elapsed_ns()
         reply = self.run(command, args)
-        command.calls += 1
-        command.spent_ns += elapsed_ns() - began_ns
+        command.count_run(self.server, elapsed_ns() - began_ns)
         return reply
 
 
@@ -314,6 +332,11 @@ def _rejected(command: Command, text: str) -> Refused:
 
 def _discard(data: bytes) -> None:
     """Where pushed bytes go while nobody carries them."""
+
+
+def _all_is_sent() -> int:
+    """How many bytes of replies wait to be sent while nobody carries them."""
+    return 0
 
 
 def _sleep_on() -> None:

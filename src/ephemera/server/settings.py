@@ -149,6 +149,20 @@ OUTPUT_LIMITS = Kind(
 )
 
 
+def _percentiles(text: str) -> tuple[float, ...]:
+    name = "latency-tracking-info-percentiles"
+    try:
+        found = tuple(float(word) for word in text.split())
+    except ValueError:
+        raise ValueError(f"Invalid {name} parameters") from None
+    if not all(0 <= percent <= 100 for percent in found):
+        raise ValueError(f"{name} parameters should sit between [0.0,100.0]")
+    return found
+
+
+PERCENTILES = Kind(_percentiles, lambda found: " ".join(f"{percent:g}" for percent in found))
+
+
 EVENT_CLASSES = "g$lshzxetd"
 """What `notify-keyspace-events` calls A, in the order in which Redis shows them."""
 
@@ -206,7 +220,8 @@ class Settings:
     slowlog_log_slower_than: Annotated[int, number(-1, LONG_MAX)] = 10_000
     slowlog_max_len: Annotated[int, number(0, LONG_MAX)] = 128
     latency_monitor_threshold: Annotated[int, number(0, LONG_MAX)] = 0
-    latency_tracking: Annotated[bool, FLAG] = False
+    latency_tracking: Annotated[bool, FLAG] = True
+    latency_tracking_info_percentiles: Annotated[tuple[float, ...], PERCENTILES] = (50, 99, 99.9)
     notify_keyspace_events: Annotated[str, EVENTS] = ""
     renamed: dict[str, str] = field(default_factory=dict)
     """Commands under another name; with an empty one, not at all. CONFIG does not show it."""
@@ -374,7 +389,6 @@ OTHERS: dict[str, Setting] = {
     },
     **{name: Setting(TEXT, is_fact=True, default=text) for name, text in _FACTS.items()},
     "auto-aof-rewrite-min-size": Setting(memory(), default=64 * MIB),
-    "latency-tracking-info-percentiles": Setting(TEXT, default="50 99 99.9"),
     "loglevel": Setting(
         choice("debug", "verbose", "notice", "warning", "nothing"), default="notice"
     ),

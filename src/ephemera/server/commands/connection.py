@@ -208,10 +208,13 @@ def describe(session: Session) -> bytes:
     """A connection as CLIENT INFO and CLIENT LIST show it."""
     now_ms = session.server.now_ms()
     pubsub = session.server.pubsub
+    reply_bytes, reply_room, reply_peak = session.reply_buffer
+    unsent = session.count_unsent()
     fields = {
         "id": session.id,
         "addr": session.address,
         "laddr": session.local_address,
+        "fd": session.fd,
         "name": session.name.decode(),
         "age": (now_ms - session.created_ms) // 1000,
         "idle": (now_ms - session.active_ms) // 1000,
@@ -222,14 +225,16 @@ def describe(session: Session) -> bytes:
         "ssub": pubsub.shards.count(session),
         "multi": _queued(session),
         "qbuf": session.unread,
-        "qbuf-free": 0,
-        "argv-mem": 0,
-        "multi-mem": 0,
-        "obl": 0,
-        "oll": 0,
-        "omem": 0,
-        "tot-mem": session.unread,
-        "events": "r",
+        "qbuf-free": 0,  # requests are held in as many bytes as they have
+        "argv-mem": session.request_bytes,
+        "multi-mem": session.queued_bytes,
+        "rbs": reply_room,
+        "rbp": reply_peak,
+        "obl": reply_bytes,
+        "oll": int(unsent > 0),
+        "omem": unsent,
+        "tot-mem": session.memory_bytes,
+        "events": "rw" if unsent else "r",
         "cmd": session.call.command.name if session.executing is None else "exec",
         "user": USER.decode(),
         "redir": -1,

@@ -154,15 +154,15 @@ def latency_doctor(call: Call) -> Reply:
          tips="nondeterministic_output request_policy:all_nodes response_policy:special",
          summary="How often commands took how long, while latency-tracking is on.")  # fmt: skip
 def latency_histogram(call: Call) -> Reply:
-    spreads = call.server.latency.spreads
-    wanted = [name.decode(errors="replace").lower() for name in call.args[2:]] or list(spreads)
+    commands = call.server.commands
+    wanted = [commands.named(name) for name in call.args[2:]] or commands.all.values()
     return {
-        name.encode(): {
-            b"calls": spreads[name].calls,
-            b"histogram_usec": spreads[name].cumulative(),
+        each.name.encode(): {
+            b"calls": each.latency.calls,
+            b"histogram_usec": each.latency.cumulative(),
         }
-        for name in wanted
-        if name in spreads
+        for each in wanted
+        if each is not None and each.latency.calls
     }
 
 
@@ -195,7 +195,8 @@ def memory_stats(call: Call) -> Reply:
         b"startup.allocated": 0,
         b"replication.backlog": 0,
         b"clients.slaves": 0,
-        b"clients.normal": sum(session.unread for session in call.server.clients.values()),
+        b"clients.normal": sum(each.memory_bytes for each in call.server.clients.values()),
+        b"cluster.links": 0,
         b"aof.buffer": 0,
         b"overhead.total": 0,
         b"keys.count": keys,
