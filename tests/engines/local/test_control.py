@@ -81,8 +81,9 @@ def test_the_first_one_trusts_nothing_that_was_there(tmp_path: Path) -> None:
     memory = bytearray(b"\xff" * CONTROL_BYTES)
     control = Control(memory, is_first=True, hash_seed=1)
     assert (control.newest, control.applied, control.failed, control.epoch) == (0, 0, False, 0)
-    with control.writer.take(1) as turn:
-        assert not turn.has_died
+    assert not control.writer.is_inconsistent
+    control.writer.take(1).leave()
+    assert not control.writer.is_inconsistent
 
 
 @pytest.mark.parametrize("memory", [bytearray(CONTROL_BYTES), bytearray(b"\xff" * CONTROL_BYTES)])
@@ -154,8 +155,8 @@ def test_waiting_ends_with_store_busy(pair: Pair, timeout: float) -> None:
         (error,) = in_a_thread(lambda: pair.second.writer.take(timeout))
         assert isinstance(error, StoreBusy)
         assert "lock_timeout" in str(error)
-    with pair.second.writer.take(timeout) as turn:
-        assert not turn.has_died
+    with pair.second.writer.take(timeout):
+        assert not pair.second.writer.is_inconsistent
 
 
 def test_patience_ends_a_wait_that_is_under_way(pair: Pair) -> None:
@@ -223,11 +224,40 @@ def test_the_next_holder_learns_that_the_one_before_was_killed_inside(pair: Pair
             pair.first.writer.take(0)
         holder.send_signal(signal.SIGKILL)
         holder.wait(PATIENCE_S)
-    with pair.first.writer.take(PATIENCE_S) as turn:
-        assert turn.has_died
-    # Told once: whoever comes after found the house in order.
-    with pair.second.writer.take(PATIENCE_S) as turn:
-        assert not turn.has_died
+    with pair.first.writer.take(PATIENCE_S):
+        assert pair.first.writer.is_inconsistent
+    assert pair.second.writer.is_inconsistent, "nobody has recovered what it left"
+
+
+def kill_holder(pair: Pair, lock: str = "writer") -> None:
+    """Let another process acquire a lock, and kill it inside."""
+    with start_python(HOLD.replace("writer.take", f"{lock}.take"), pair.path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "inside\n"
+        holder.kill()
+        holder.wait(PATIENCE_S)
+
+
+def test_closing_the_page_does_not_hide_the_death_of_a_holder(pair: Pair) -> None:
+    kill_holder(pair)
+    pair.second.keep_if_held()
+    with pair.first.writer.take(PATIENCE_S):
+        assert pair.first.writer.is_inconsistent
+
+
+def test_a_second_death_before_anybody_recovered_does_not_hide_the_first(pair: Pair) -> None:
+    for _ in range(3):
+        kill_holder(pair)
+    pair.second.keep_if_held()
+    with pair.first.writer.take(PATIENCE_S):
+        assert pair.first.writer.is_inconsistent
+
+
+def test_a_death_inside_one_lock_says_nothing_of_the_other(pair: Pair) -> None:
+    kill_holder(pair, "syncer")
+    with pair.first.writer.take(PATIENCE_S), pair.first.syncer.take(PATIENCE_S):
+        assert not pair.first.writer.is_inconsistent
+        assert pair.first.syncer.is_inconsistent
 
 
 def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -> None:
@@ -237,8 +267,8 @@ def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -
         results: list[bool] = []
 
         def wait() -> None:
-            with pair.second.writer.take(PATIENCE_S) as turn:
-                results.append(turn.has_died)
+            with pair.second.writer.take(PATIENCE_S):
+                results.append(pair.second.writer.is_inconsistent)
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
@@ -251,8 +281,8 @@ def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -
 def test_a_thread_that_ended_inside_counts_as_dead(pair: Pair) -> None:
     turns: list[Turn] = []
     assert in_a_thread(lambda: turns.append(pair.first.writer.take(1))) == []
-    with pair.second.writer.take(PATIENCE_S) as turn:
-        assert turn.has_died
+    with pair.second.writer.take(PATIENCE_S):
+        assert pair.second.writer.is_inconsistent
 
 
 def test_ctrl_c_ends_the_wait(pair: Pair) -> None:
@@ -279,5 +309,5 @@ def test_ctrl_c_ends_the_wait(pair: Pair) -> None:
         signal.signal(signal.SIGINT, before)
         leave.set()
         holder.join(PATIENCE_S)
-    with pair.second.writer.take(PATIENCE_S) as turn:
-        assert not turn.has_died
+    with pair.second.writer.take(PATIENCE_S):
+        assert not pair.second.writer.is_inconsistent

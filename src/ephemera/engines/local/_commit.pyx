@@ -33,7 +33,6 @@ from ephemera.core.errors import StoreFailed
 
 cdef extern from "<errno.h>" nogil:
     int EBUSY
-    int EOWNERDEAD
 
 cdef extern from "_shared.h" nogil:
     bint eph_word_wait(uint32_t *word, uint32_t seen, long us)
@@ -139,7 +138,8 @@ cdef class GroupCommit:
         if eph_load64(&self.control.page.failed):
             return FAILED
         rc = eph_lock_try(&self.control.syncer.lock)
-        if rc == 0 or rc == EOWNERDEAD:
+        if rc == 0:
+            # Also after a leader that died: all that it changed are single words, each set when it holds.
             return LEADS
         return WAITED if rc == EBUSY else rc
 

@@ -9,7 +9,7 @@ cdef extern from "_shared.h" nogil:
     uint32_t eph_load32(const uint32_t *at)
     void eph_store32(uint32_t *at, uint32_t v)
     ctypedef struct eph_lock_page:
-        pass
+        uint32_t is_inconsistent
     ctypedef struct eph_lock:
         eph_lock_page *page
     int eph_lock_format(eph_lock_page *page)
@@ -36,7 +36,6 @@ cdef struct Page:
     uint32_t sync_group
     uint64_t sync_ns
     uint64_t failed
-    uint64_t has_died
     uint64_t size_limit
 
 cdef class Lock:
@@ -47,13 +46,14 @@ cdef class Lock:
     cdef bint acquire(self, double timeout) except -1
     cdef bint try_acquire(self) except -1
     cdef void release(self) noexcept
+    cdef void mark_inconsistent(self) noexcept
+    cdef void mark_consistent(self) noexcept
 
 cdef class Turn:
     cdef Lock lock
     cdef unsigned long thread
     cdef long pid
     cdef readonly bint is_held
-    cdef readonly bint has_died
     cdef bint _is_ours(self) noexcept
     cdef void end(self) noexcept
 
@@ -66,5 +66,3 @@ cdef class Control:
     cdef readonly Lock writer
     cdef readonly Lock syncer
     cdef readonly object memory
-    cdef bint take_writer(self, double timeout) except -1
-    cdef bint note_death(self, bint has_died) noexcept

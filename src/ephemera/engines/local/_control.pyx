@@ -24,7 +24,6 @@ cdef extern from "pythread.h" nogil:
 cdef extern from "<errno.h>" nogil:
     int EBUSY
     int EDEADLK
-    int EOWNERDEAD
     int ETIMEDOUT
 
 cdef extern from "_shared.h" nogil:
@@ -48,17 +47,31 @@ cdef enum:
     SYNCER_AT = 1152
     WAIT_SLICE_MS = 50
 
-cdef const char *MAGIC = b"EPHCTRL2"
+cdef const char *MAGIC = b"EPHCTRL3"
 
 
 cdef class Lock:
     """A lock of the control page. Taken and released by the same thread; never waits with the GIL.
 
-    `patience` bounds every wait, also those that are under way.
+    `patience` bounds every wait, also those that are under way. When a holder dies, the lock is
+    inconsistent from then on, whoever acquires it and for whatever purpose, until `mark_consistent`.
     """
 
+    @property
+    def is_inconsistent(self) -> bool:
+        """Whether a holder died, or was interrupted, and what it left half done is not recovered yet."""
+        return self.lock.page.is_inconsistent != 0
+
+    cdef void mark_inconsistent(self) noexcept:
+        """As the holder: let whoever comes next recover, should this be interrupted."""
+        eph_store32(&self.lock.page.is_inconsistent, 1)
+
+    cdef void mark_consistent(self) noexcept:
+        """As the holder: what the lock protects is whole."""
+        eph_store32(&self.lock.page.is_inconsistent, 0)
+
     cdef bint acquire(self, double timeout) except -1:
-        """True when the holder before died inside. Raises StoreBusy after `timeout` seconds."""
+        """Return whether the lock is inconsistent. Raises StoreBusy after `timeout` seconds."""
         cdef int rc = eph_lock_try(&self.lock)
         cdef double waited = 0
         cdef timespec monotonic, wall
@@ -76,9 +89,7 @@ cdef class Lock:
             if rc == EBUSY or rc == ETIMEDOUT:
                 PyErr_CheckSignals()
         if rc == 0:
-            return False
-        if rc == EOWNERDEAD:
-            return True
+            return self.lock.page.is_inconsistent != 0
         if rc == EDEADLK:
             raise InvalidArgument(
                 "this thread is inside a transaction of the same store: write through it"
@@ -89,11 +100,11 @@ cdef class Lock:
         eph_lock_release(&self.lock)
 
     cdef bint try_acquire(self) except -1:
-        """Take the lock if it is free, or its holder died; not if this thread has it."""
+        """Acquire the lock if it is free, or its holder died; not if this thread has it."""
         cdef int rc = eph_lock_try(&self.lock)
         if rc == EBUSY or rc == EDEADLK:
             return False
-        if rc != 0 and rc != EOWNERDEAD:
+        if rc != 0:
             raise StoreFailed(f"the {self.name}'s lock failed with error {rc}")
         return True
 
@@ -106,7 +117,7 @@ cdef class Lock:
     def take(self, double timeout) -> Turn:
         """Wait for the lock, for `timeout` seconds at most, and hold it."""
         cdef Turn turn = turn_of(self)
-        turn.has_died = self.acquire(timeout)
+        self.acquire(timeout)
         turn.is_held = True
         return turn
 
@@ -115,8 +126,7 @@ cdef class Lock:
 cdef class Turn:
     """A lock that is held from the making of this object to `leave`, or to its end.
 
-    Whatever interrupts its holder, the lock is this object's and goes with it. `has_died` tells that
-    the holder before died inside.
+    Whatever interrupts its holder, the lock is this object's and goes with it.
     """
 
     @property
@@ -263,16 +273,6 @@ cdef class Control:
         # One word, so that no reader ever sees half of a change.
         eph_store64(&self.page.synced, <uint64_t> where[0] << 32 | <uint64_t> where[1] // 8)
 
-    cdef bint take_writer(self, double timeout) except -1:
-        """Take the writer's lock; True until somebody has seen to a holder that died inside."""
-        return self.note_death(self.writer.acquire(timeout))
-
-    cdef bint note_death(self, bint has_died) noexcept:
-        """During the writer's turn: whether somebody died inside and nobody has seen to it yet."""
-        if has_died:
-            self.page.has_died = 1
-        return self.page.has_died != 0
-
     def keep_if_held(self) -> None:
         """Never let go of the page while a thread holds the writer's lock.
 
@@ -282,10 +282,6 @@ cdef class Control:
             self.writer.release()
         else:
             Py_INCREF(self)
-
-    def seen_to(self) -> None:
-        """What a dead writer left was put in order."""
-        self.page.has_died = 0
 
     @property
     def failed(self) -> bool:

@@ -2,7 +2,10 @@
 
    On Linux the lock is a robust, process-shared mutex inside the control page. Where there is none
    (macOS; or EPHEMERA_FILE_LOCK, which tests this branch on Linux) it is a file lock: the system frees it with its holder's
-   descriptors, and a word in the page that is still set tells the next holder that this one died inside. */
+   descriptors, and a word in the page that is still set tells the next holder that this one died inside.
+
+   The system reports a death once, to whoever acquires the lock next, for whatever purpose. So acquiring it records the
+   death in the lock itself, as `is_inconsistent`, which stays until what the lock protects was recovered. */
 #ifndef EPHEMERA_SHARED_H
 #define EPHEMERA_SHARED_H
 
@@ -49,6 +52,7 @@ static void eph_word_wake(uint32_t *word, int count) { (void)word, (void)count; 
 /* The part of a lock that lives in the control page: 128 bytes are set aside for it. */
 typedef struct {
     uint32_t is_held;
+    uint32_t is_inconsistent;
 #ifndef EPHEMERA_FILE_LOCK
     pthread_mutex_t mutex;
 #endif
@@ -61,8 +65,7 @@ typedef struct {
     pthread_mutex_t local;
 } eph_lock;
 
-/* Results: 0 taken, EOWNERDEAD taken from a holder that died inside, EBUSY / ETIMEDOUT not taken,
-   EDEADLK this thread holds it already, or another errno. */
+/* Results: 0 acquired, EBUSY / ETIMEDOUT not acquired, EDEADLK this thread holds it already, or another errno. */
 
 #ifndef EPHEMERA_FILE_LOCK
 
@@ -81,9 +84,11 @@ static int eph_lock_format(eph_lock_page *page) {
 static int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd) {
     lock->page = page; lock->fd = fd; return 0;
 }
+/* The death is recorded before the mutex is consistent: until then the system reports it again, should this thread die too. */
 static int eph_lock_adopt(eph_lock *lock, int rc) {
-    if (rc == EOWNERDEAD) pthread_mutex_consistent(&lock->page->mutex);
-    return rc;
+    if (rc != EOWNERDEAD) return rc;
+    eph_store32(&lock->page->is_inconsistent, 1);
+    return pthread_mutex_consistent(&lock->page->mutex);
 }
 /* An error-checking mutex answers EBUSY to a second trylock of its holder; the wait tells EDEADLK. */
 static inline int eph_lock_try(eph_lock *lock) {
@@ -118,7 +123,7 @@ static int eph_lock_try(eph_lock *lock) {
         pthread_mutex_unlock(&lock->local);
         return rc;
     }
-    if (eph_load32(&lock->page->is_held)) return EOWNERDEAD;
+    if (eph_load32(&lock->page->is_held)) eph_store32(&lock->page->is_inconsistent, 1);
     eph_store32(&lock->page->is_held, 1);
     return 0;
 }

@@ -487,17 +487,15 @@ cdef class SegmentStack(CompiledAccess):
 
     cdef int _enter(self) except -1:
         """Take the writer's turn, knowing all that happened before it."""
+        cdef bint is_inconsistent
         if self.is_read_only:
             raise ReadOnly("the store was opened with read_only=True")
         self._look()
         while True:
-            if self.control.take_writer(self.lock_timeout):
-                try:
-                    self.writer_died()
-                except:
-                    self.control.writer.release()
-                    raise
+            is_inconsistent = self.control.writer.acquire(self.lock_timeout)
             try:
+                if is_inconsistent:
+                    self._recover()
                 self._look()
                 if self.control.page.failed:
                     raise StoreFailed(
@@ -512,6 +510,12 @@ cdef class SegmentStack(CompiledAccess):
             self.control.writer.release()
             self.wait_for_checkpoint()
 
+    cdef int _recover(self) except -1:
+        """Put in order what a holder of the writer's lock that died, or was interrupted, left half done."""
+        self.writer_died()
+        self.control.writer.mark_consistent()
+        return 0
+
     def enter(self) -> Turn:
         """Take the writer's turn for longer than one operation."""
         cdef Turn turn = turn_of(self.control.writer)
@@ -522,8 +526,8 @@ cdef class SegmentStack(CompiledAccess):
     def turn(self) -> Turn:
         """Take the writer's turn for work on the segments themselves, however many wait."""
         cdef Turn turn = self.control.writer.take(self.lock_timeout)
-        if self.control.note_death(turn.has_died):
-            self.writer_died()
+        if self.control.writer.is_inconsistent:
+            self._recover()
         return turn
 
     cdef Segment _room(self, uint64_t size):
@@ -775,15 +779,15 @@ cdef class SegmentStack(CompiledAccess):
             _check_family(family)
             size += record_bytes_of(len(key), 33 + (0 if row is None else len(row.value)))
         segment = self._room(size)
-        # Whatever interrupts what follows, the next writer sees to it then.
-        self.control.page.has_died = 1
+        # Whatever interrupts what follows, the next writer recovers then.
+        self.control.writer.mark_inconsistent()
         try:
             where = self._append_all(segment, writes, now_ms)
         except:
             # What was linked must not be overwritten: leave it behind, as after a writer's death.
-            self.writer_died()
+            self._recover()
             raise
-        self.control.page.has_died = 0
+        self.control.writer.mark_consistent()
         return where
 
     cdef tuple _append_all(self, Segment segment, writes, int64_t now_ms):

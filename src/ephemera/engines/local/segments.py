@@ -316,7 +316,6 @@ class Segments(SegmentStack):
         self.control.families += 1
         self.refresh()
         self._freeze()
-        self.control.seen_to()
 
     def freeze(self) -> None:
         """Let the active segment take no more writes, so that a checkpoint can apply it."""
