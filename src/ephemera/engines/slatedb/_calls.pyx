@@ -31,6 +31,7 @@ from ephemera.core._row cimport (
     write_row_head,
 )
 
+from ephemera.core.clock import elapsed_ns
 from ephemera.core.errors import CorruptStore
 
 cdef extern from "<pthread.h>" nogil:
@@ -194,25 +195,34 @@ cdef RustBuffer _key_buffer(bytes prefix, bytes key):
 
 
 cdef class Kind:
-    """A class of the library: how its objects are cloned and freed."""
+    """A class of the library: how its objects are cloned and freed, and whether they are open databases."""
     cdef CloneHandle clone
     cdef FreeHandle free
+    cdef bint is_database
 
-    def __init__(self, uintptr_t clone, uintptr_t free):
+    def __init__(self, uintptr_t clone, uintptr_t free, *, bint is_database=False):
         self.clone = <CloneHandle> clone
         self.free = <FreeHandle> free
+        self.is_database = is_database
 
 
 cdef class Handle:
-    """An object of the library, freed with this one; with an `owner`, that one frees it."""
+    """An object of the library, freed with this one; with an `owner`, that one frees it.
+
+    `database` is the open database that a snapshot, transaction, iterator or write belongs to. A call on any of
+    them that fails sets `has_failed` there: the database may have closed itself.
+    """
     cdef readonly uint64_t value
+    cdef public bint has_failed
+    cdef readonly Handle database
     cdef object owner
     cdef CloneHandle clone_it
     cdef FreeHandle free_it    # NULL where the owner does it
 
-    def __init__(self, Kind kind not None, uint64_t value, owner=None):
+    def __init__(self, Kind kind not None, uint64_t value, owner=None, *, Handle database=None):
         self.value = value
         self.owner = owner
+        self.database = None if kind.is_database else database
         self.clone_it = kind.clone
         self.free_it = kind.free if owner is None else NULL
 
@@ -220,6 +230,10 @@ cdef class Handle:
         cdef CallStatus status
         status.code = CALL_SUCCESS
         return self.clone_it(self.value, &status)
+
+    def cloned(self) -> int:
+        """Return a clone of the library's handle, which the caller frees."""
+        return self.clone()
 
     def __dealloc__(self):
         cdef CallStatus status
@@ -291,6 +305,7 @@ cdef class Call:
     cdef uint64_t future
     cdef int gives
     cdef Kind kind
+    cdef Handle database
     cdef Bell *bell
     cdef readonly bint is_done
 
@@ -331,11 +346,17 @@ cdef class Call:
             self.is_done = state == POLL_READY
         return 0
 
-    def block(self) -> None:
-        """Return when it is done. An interrupt of this thread gets through."""
+    def block(self, double limit_s) -> bool:
+        """Wait until it is done, for `limit_s` at most, and return whether it is.
+
+        An interrupt of this thread gets through.
+        """
         cdef Bell *bell = self.bell
         cdef timespec until
         cdef bint is_silent
+        if self.is_done:
+            return True
+        cdef int64_t end_ns = elapsed_ns() + <int64_t> (limit_s * 1e9)
         while not self.is_done:
             with nogil:
                 pthread_mutex_lock(&bell.mutex)
@@ -344,10 +365,13 @@ cdef class Call:
                     pthread_cond_timedwait(&bell.rung, &bell.mutex, &until)
                 is_silent = bell.state == SILENT
                 pthread_mutex_unlock(&bell.mutex)
-            if is_silent:
-                PyErr_CheckSignals()
-            else:
+            if not is_silent:
                 self.heard()
+                continue
+            PyErr_CheckSignals()
+            if elapsed_ns() >= end_ns:
+                return False
+        return True
 
     cdef int heard(self) except -1:
         """Look what the last poll has come to by now."""
@@ -402,9 +426,11 @@ cdef class Call:
             else:
                 lib.complete_void(future, &status)
             lib.free_future[self.gives](future)
+        if status.code != CALL_SUCCESS:
+            self.database.has_failed = True
         _check(&status)
         if self.gives == GIVES_HANDLE:
-            return Handle(self.kind, handle)
+            return Handle(self.kind, handle, database=self.database)
         return _take(buffer) if self.gives == GIVES_BUFFER else None
 
 
@@ -422,8 +448,9 @@ cdef class Method:
         self.gives = gives
         self.kind = kind
 
-    cdef Call call(self, uint64_t future):
+    cdef Call call(self, Handle of, uint64_t future):
         cdef Call call = Call.__new__(Call)
+        call.database = of if of.database is None else of.database
         call.gives = self.gives
         call.kind = self.kind
         call.begin(future)
@@ -446,21 +473,22 @@ cdef class Method:
             future = (<StartBBB> self.address)(
                 of.clone(), _buffer_of(given[0]), _buffer_of(given[1]), _buffer_of(given[2])
             )
-        return self.call(future)
+        return self.call(of, future)
 
     def of_key(self, Handle of not None, bytes prefix not None, bytes key not None):
         """With one argument: a key, in two parts."""
-        return self.call((<StartB> self.address)(of.clone(), _key_buffer(prefix, key)))
+        return self.call(of, (<StartB> self.address)(of.clone(), _key_buffer(prefix, key)))
 
     def of_row(self, Handle of not None, bytes prefix not None, bytes key not None, row, bint has_deadline):
         """With three: a key, the row to store there, and how long it lives."""
         return self.call(
+            of,
             (<StartBBB> self.address)(
                 of.clone(),
                 _key_buffer(prefix, key),
                 _row_buffer(row[0], row[1], row[2], row[3], row[4]),
                 _ttl_buffer(row[2] if has_deadline else NEVER),
-            )
+            ),
         )
 
 

@@ -15,7 +15,9 @@ A writer that another has followed is fenced: SlateDB refuses its flushes, and i
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -23,7 +25,13 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from ephemera.core.clock import Clock, SteadyClock, never_before
-from ephemera.core.errors import EphemeraError, ReadOnly, StoreClosed, UnsupportedOperation
+from ephemera.core.errors import (
+    EngineUnavailable,
+    EphemeraError,
+    ReadOnly,
+    StoreClosed,
+    UnsupportedOperation,
+)
 from ephemera.core.expiry import duration_ms, is_dead
 from ephemera.core.keyvalue import (
     Capability,
@@ -51,7 +59,7 @@ from ephemera.engines.slatedb.families import (
     prefix_of,
 )
 from ephemera.engines.slatedb.gate import Gate, Turnkey
-from ephemera.engines.slatedb.library import CLOSED, check_threads, load
+from ephemera.engines.slatedb.library import ANSWER_S, CLOSED, check_threads, load
 from ephemera.engines.slatedb.opening import open_reader, open_writer
 from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
@@ -60,6 +68,8 @@ from ephemera.engines.slatedb.views import SlateTurn, SlateView
 from ephemera.engines.slatedb.writing import Soon, Writer
 
 T = TypeVar("T")
+
+log = logging.getLogger("ephemera")
 
 FORKED = "the store was opened before this process was forked: open it in a process of its own"
 
@@ -89,26 +99,75 @@ class SlateEngine:
         self._gate = Gate(duration_ms(options.lock_timeout, name="lock_timeout"))
         self._compactions = Compactions(self._place)
         self._background: Background | None = None
-        if self.is_read_only:
-            self._db = open_reader(self._place)
-        else:
-            self._db = open_writer(self._place)
+        self._is_durable = options.durability == "commit"
+        # SlateDB removes the dead by the system's clock: rows that live by another are not its to remove.
+        self._has_deadlines = options.clock is None
+        self._reopening = threading.Lock()
+        self._reopened = 0
+        self._epoch: int | None = None
+        self._open()
         self._closed = None
-        self._state = State("dbreader" if self.is_read_only else "db", self._db)
         self._families = Families(self._state.record(TABLE_KEY))
         stored_ms = int.from_bytes(self._state.record(CLOCK_KEY) or b"", "big")
         self.clock = _clock_from(options.clock, stored_ms)
-        # SlateDB removes the dead by the system's clock: rows that live by another are not its to remove.
-        self._writer = Writer(
-            self._db,
-            self.clock,
-            is_durable=options.durability == "commit",
-            has_deadlines=options.clock is None,
-            stored_ms=stored_ms,
-        )
+        self._writer = self._new_writer(stored_ms)
         _engines.add(self)
         if not self.is_read_only:
             self._begin_upkeep(options)
+
+    def _open(self) -> None:
+        """Open the database; once more, if no other writer has taken it over since."""
+        if self.is_read_only:
+            self._db = open_reader(self._place)
+        else:
+            self._db, self._epoch = open_writer(self._place, after=self._epoch)
+        self._state = State("dbreader" if self.is_read_only else "db", self._db)
+
+    def _new_writer(self, stored_ms: int) -> Writer:
+        return Writer(
+            self._db,
+            self.clock,
+            is_durable=self._is_durable,
+            has_deadlines=self._has_deadlines,
+            stored_ms=stored_ms,
+            flush_interval_s=self._place.flush_interval,
+        )
+
+    def _reopen_if_closed(self) -> None:
+        """After a call has failed: open the database again if SlateDB has closed it.
+
+        It does so when one of its background tasks has failed, and answers every call with that error from then
+        on. What it had in memory alone is lost. A fenced writer stays fenced.
+        """
+        if not self._reopening.acquire(timeout=ANSWER_S):
+            raise EngineUnavailable(
+                f"another thread has been opening {self._place} again for more than {ANSWER_S:g} s: try again later"
+            )
+        try:
+            failed = self._db
+            reason = self._library.close_reason(failed, is_read_only=self.is_read_only)
+            reasons = self._library.slatedb.CloseReason
+            if self._closed is None and reason in (reasons.PANIC, reasons.UNKNOWN):
+                self._open()
+                if not self.is_read_only:
+                    self._writer = self._new_writer(0)
+                    self._keep_families()
+                self._reopened += 1
+                log.warning(
+                    "SlateDB had closed %s (%s): opened again, without the writes that were not durable",
+                    self._place,
+                    reason.name.lower(),
+                )
+            failed.has_failed = False
+        finally:
+            self._reopening.release()
+
+    def _keep_families(self) -> None:
+        """Store the families as they were, for changes of them may not have been durable."""
+        if self._families.data is not None:
+            batch = self._writer.batch()
+            batch.put_plain(TABLE_KEY, self._families.data)
+            self._writer.write(batch, self.clock.now_ms(), None)
 
     def _begin_upkeep(self, options: Options) -> None:
         if self._families.data is None:
@@ -126,25 +185,30 @@ class SlateEngine:
     # --- reading ------------------------------------------------------------------------------
 
     def get(self, family: SlateFamily, key: bytes, now_ms: int, /) -> bytes | None:
-        return self._state.value(self._prefix(family), key, now_ms)
+        prefix = self._prefix(family)  # first: it may open the database again
+        return self._state.value(prefix, key, now_ms)
 
     def row(self, family: SlateFamily, key: bytes, now_ms: int) -> Row | None:
-        return self._state.row(self._prefix(family), key, now_ms)
+        prefix = self._prefix(family)
+        return self._state.row(prefix, key, now_ms)
 
     def get_many(
         self, family: SlateFamily, keys: Sequence[bytes], now_ms: int
     ) -> dict[bytes, bytes]:
-        return self._state.values(self._prefix(family), keys, now_ms)
+        prefix = self._prefix(family)
+        return self._state.values(prefix, keys, now_ms)
 
     def scan(
         self, family: SlateFamily, bounds: Range, now_ms: int | None
     ) -> Iterator[tuple[bytes, Row]]:
-        rows = self._state.rows(self._prefix(family), bounds)
+        prefix = self._prefix(family)
+        rows = self._state.rows(prefix, bounds)
         now = self.clock.now_ms if now_ms is None else lambda: now_ms
         return living(rows, now, self._check_open)
 
     def count(self, family: SlateFamily, now_ms: int) -> int:
-        return self._state.count(self._prefix(family), now_ms)
+        prefix = self._prefix(family)
+        return self._state.count(prefix, now_ms)
 
     def snapshot(self) -> SlateView:
         self._check_open()
@@ -386,6 +450,7 @@ class SlateEngine:
             "unswept_families": len(table.given_up),
             "flush_interval_ms": round(self._place.flush_interval * 1000),
             "cache_bytes": self._place.cache,
+            "reopened": self._reopened,
         }
 
     def check(self) -> CheckReport:
@@ -427,7 +492,8 @@ class SlateEngine:
         slatedb = self._library.slatedb
         options = slatedb.FlushOptions(flush_type=slatedb.FlushType[what])
         given = self._library.lower("TypeFlushOptions", options)
-        self._library.run("db_flush_with_options", self._db, given)
+        run = self._library.run if what == "WAL" else self._library.run_long
+        run("db_flush_with_options", self._db, given)
 
     def close(self) -> None:
         if self._closed is not None:
@@ -436,8 +502,10 @@ class SlateEngine:
         self._gate.open()
         if self._background is not None:
             self._background.end()
+        with self._reopening:
+            db = self._db
         if self.is_read_only:
-            self._library.run("dbreader_shutdown", self._db)
+            self._library.run("dbreader_shutdown", db)
             return
         slatedb = self._library.slatedb
         options = slatedb.CloseOptions(flush_type=slatedb.FlushType.WAL)
@@ -445,7 +513,7 @@ class SlateEngine:
         try:
             self._writer.touch()
         finally:
-            self._library.run("db_shutdown_with_options", self._db, given)
+            self._library.run("db_shutdown_with_options", db, given)
 
     def forget(self) -> None:
         """This process is the child of a fork: the store is its parent's."""
@@ -454,6 +522,8 @@ class SlateEngine:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise StoreClosed(self._closed)
+        if self._db.has_failed:
+            self._reopen_if_closed()
 
     def _check_writable(self) -> None:
         self._check_open()

@@ -43,6 +43,8 @@ KINDS = (
     "dbtransaction", "writebatch", "writehandle",
 )  # fmt: skip
 
+DATABASES = ("db", "dbreader")
+
 # Class and method -> the checksum of its declaration, and what it gives: an object, BUFFER or NOTHING.
 METHODS: dict[str, tuple[int, str | int]] = {
     "admin_read_compaction": (50237, BUFFER),
@@ -74,7 +76,12 @@ METHODS: dict[str, tuple[int, str | int]] = {
 }
 
 # Called at once, not waited for.
-CALLED = {"writebatch_delete": 58549, "writebatch_put_with_options": 31177}
+CALLED = {
+    "db_status": 51988,
+    "dbreader_status": 4488,
+    "writebatch_delete": 58549,
+    "writebatch_put_with_options": 31177,
+}
 
 ADDRESSES = {
     "batch_delete": "uniffi_slatedb_uniffi_fn_method_writebatch_delete",
@@ -91,6 +98,15 @@ ADDRESSES = {
 
 FENCED = "another writer has taken the store over: this one acknowledges nothing any more"
 CLOSED = "the store was closed"
+REOPENS = (
+    "the next call opens the store again; begin snapshots, transactions and scans anew, and repeat writes "
+    "since the last sync() that were not durable"
+)
+ANSWER_S = 30.0
+"""How long a call waits for the object store before it raises EngineUnavailable. SlateDB itself asks again
+for as long as it takes, so that its background tasks, whose failure would close it, survive an outage."""
+LONG_ANSWER_S = 600.0
+"""The same for what moves data without a bound: opening (replay of the log), a checkpoint, garbage collection."""
 TOO_OLD = (
     "an object that this read needs is gone: a scan or snapshot may last as long as garbage_age says, "
     "so begin it again"
@@ -128,10 +144,28 @@ class Library(NamedTuple):
         """Call a method and wait for what it gives."""
         return wait(self.methods[method](of, *given))
 
+    def run_long(self, method: str, of: Handle, *given: bytes | Handle | int) -> Any:
+        """The same for a method that may have much to do."""
+        return wait(self.methods[method](of, *given), LONG_ANSWER_S)
 
-def wait(call: Call) -> Any:  # Any: as `Method` says
-    """What a call comes to: everything that this engine ever waits for, it waits for here."""
-    call.block()
+    def close_reason(self, of: Handle, *, is_read_only: bool) -> Any:
+        """Return why SlateDB has closed a database (a CloseReason), or None while it is open."""
+        kind = self.slatedb.DbReader if is_read_only else self.slatedb.Db
+        return kind._uniffi_make_instance(of.cloned()).status().close_reason
+
+
+def wait(call: Call, limit_s: float | None = None) -> Any:  # Any: as `Method` says
+    """Return what a call comes to: everything that this engine ever waits for, it waits for here.
+
+    Raises EngineUnavailable after `limit_s` (ANSWER_S unless given). The call is cancelled then; a write that
+    SlateDB already has in memory is still sent when the object store answers again.
+    """
+    limit_s = ANSWER_S if limit_s is None else limit_s
+    if not call.block(limit_s):
+        raise EngineUnavailable(
+            f"the object store did not answer within {limit_s:g} s: check its endpoint, credentials and the "
+            "network, and try again later; a write may still happen"
+        )
     return call.result()
 
 
@@ -187,6 +221,7 @@ def _kind(functions: Any, name: str) -> Kind:
     return Kind(
         _address(functions, f"uniffi_slatedb_uniffi_fn_clone_{name}"),
         _address(functions, f"uniffi_slatedb_uniffi_fn_free_{name}"),
+        is_database=name in DATABASES,
     )
 
 
@@ -199,7 +234,7 @@ def _address(functions: Any, symbol: str) -> int:
 def failure(told: bytes | str) -> EphemeraError:
     """What the caller of an operation is told of an error of the library."""
     if isinstance(told, str):
-        return StoreFailed(f"SlateDB broke off: {told}")
+        return StoreFailed(f"SlateDB broke off: {told}; {REOPENS}")
     return explain(load().lift("TypeError", told))
 
 
@@ -213,7 +248,9 @@ def explain(error: Any) -> EphemeraError:
         if error.reason is slatedb.CloseReason.FENCED:
             return StoreFenced(FENCED)
         is_clean = error.reason is slatedb.CloseReason.CLEAN
-        return StoreClosed(CLOSED) if is_clean else StoreFailed(f"SlateDB gave up: {message}")
+        if is_clean:
+            return StoreClosed(CLOSED)
+        return StoreFailed(f"SlateDB closed itself: {message}; {REOPENS}")
     if isinstance(error, slatedb.Error.Unavailable):
         return EngineUnavailable(f"the object store does not answer: {message}")
     if isinstance(error, slatedb.Error.Invalid):
@@ -222,4 +259,4 @@ def explain(error: Any) -> EphemeraError:
         if "not found" in message:
             return EngineUnavailable(f"{TOO_OLD}: {message}")
         return CorruptStore("SlateDB's objects", None, message)
-    return StoreFailed(f"SlateDB reports: {message}")
+    return StoreFailed(f"SlateDB failed: {message}; {REOPENS}")

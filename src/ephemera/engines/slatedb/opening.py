@@ -7,15 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ephemera.core.errors import InvalidArgument
+from ephemera.core.errors import InvalidArgument, StoreFenced
 from ephemera.engines.slatedb._calls import Handle
-from ephemera.engines.slatedb.library import explain, load
+from ephemera.engines.slatedb.library import FENCED, explain, load
 from ephemera.engines.slatedb.place import Place
 
 T = TypeVar("T")
 
-RETRIES_MAX = 5
-"""How often an object store that fails is asked again, each time after a longer pause."""
+RETRIES_MAX = None
+"""How often SlateDB repeats a request that fails: without end. A background task that gives up would close the
+database and lose what it had in memory; the calls of this engine are bounded by `library.wait` instead."""
+MANIFEST_UPDATE_S = 30 * 86_400.0
+"""How long SlateDB tries to update its manifest, before it closes itself: longer than any outage."""
 POLLS_MISSED = 4
 LIFETIME_S_MIN = 600
 """What a reader reads is kept for it so long after it was last heard of, and at least for some of its polls."""
@@ -49,9 +52,17 @@ def path_in_store(place: Place) -> str:
     return "store" if place.scheme == "file" else place.path
 
 
-def open_writer(place: Place) -> Handle:
-    """Take the store over: whoever wrote to it before is fenced."""
+def open_writer(place: Place, *, after: int | None = None) -> tuple[Handle, int]:
+    """Take the store over, and return the database and its epoch. The writer before is fenced.
+
+    With `after`, the epoch of a writer that has failed, it is taken over from that one alone: raises
+    StoreFenced if there has been another since. Raises EngineUnavailable where the object store does not answer.
+    """
     library = load()
+    manifest = read_manifest(open_admin(place))
+    stored_epoch = 0 if manifest is None else manifest.writer_epoch
+    if after is not None and stored_epoch != after:
+        raise StoreFenced(FENCED)
 
     def build() -> Any:
         builder = library.slatedb.DbBuilder(path_in_store(place), object_store(place))
@@ -60,8 +71,8 @@ def open_writer(place: Place) -> Handle:
         return builder
 
     builder = _explained(build)
-    opened: Handle = library.run("dbbuilder_build", library.borrow("dbbuilder", builder))
-    return opened
+    opened: Handle = library.run_long("dbbuilder_build", library.borrow("dbbuilder", builder))
+    return opened, stored_epoch + 1
 
 
 def open_reader(place: Place) -> Handle:
@@ -88,7 +99,7 @@ def open_reader(place: Place) -> Handle:
         return builder
 
     builder = _explained(build)
-    opened: Handle = library.run(
+    opened: Handle = library.run_long(
         "dbreaderbuilder_build", library.borrow("dbreaderbuilder", builder)
     )
     return opened
@@ -147,6 +158,8 @@ def _settings(place: Place) -> Any:
     settings = load().slatedb.Settings.default()
     for name, value in {
         "flush_interval": _seconds(place.flush_interval),
+        "manifest_update_timeout": _seconds(MANIFEST_UPDATE_S),
+        "compactor_options.manifest_update_timeout": _seconds(MANIFEST_UPDATE_S),
         "manifest_poll_interval": _seconds(place.poll_interval),
         "compactor_options.poll_interval": _seconds(place.poll_interval),
         "compactor_options.worker.compactions_poll_interval": _seconds(place.poll_interval),
@@ -158,6 +171,7 @@ def _settings(place: Place) -> Any:
         "garbage_collector_options.wal_options": garbage,
         "garbage_collector_options.compacted_options": garbage,
         "garbage_collector_options.compactions_options": garbage,
+        "garbage_collector_options.object_store_max_retries": RETRIES_MAX,
         "object_store_max_retries": RETRIES_MAX,
     }.items():
         settings.set(name, json.dumps(value))

@@ -98,7 +98,7 @@ class Compactions:
         options = slatedb.GarbageCollectorOptions(
             manifest_options=old, wal_options=old, compacted_options=old, compactions_options=old
         )
-        library.run(
+        library.run_long(
             "admin_run_gc_once",
             self.admin,
             library.lower("OptionalTypeGarbageCollectorOptions", options),

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from ephemera.core.clock import Clock
-from ephemera.core.errors import TransactionConflict
+from ephemera.core.errors import EngineUnavailable, TransactionConflict
 from ephemera.core.keyvalue import Change, FamilyRef, Write
 from ephemera.core.row import Row
+from ephemera.engines.slatedb import library
 from ephemera.engines.slatedb._calls import Batch, Call, Handle, Method
 from ephemera.engines.slatedb.families import CLOCK_KEY
 from ephemera.engines.slatedb.library import load, wait
@@ -52,7 +53,11 @@ class Soon:
     def settle(self) -> None:
         """Return when it is in memory."""
         if self._written is not None:
-            self._written.block()
+            if not self._written.block(library.ANSWER_S):
+                raise EngineUnavailable(
+                    f"SlateDB has not taken a write within {library.ANSWER_S:g} s: its memory is full of writes that "
+                    "the object store has not taken; try again later"
+                )
             self._step()
 
     def _step(self) -> None:
@@ -68,18 +73,26 @@ class Writer:
     """Whatever writes to an open store. `has_deadlines` tells SlateDB when rows die."""
 
     def __init__(
-        self, db: Handle, clock: Clock, *, is_durable: bool, has_deadlines: bool, stored_ms: int
+        self,
+        db: Handle,
+        clock: Clock,
+        *,
+        is_durable: bool,
+        has_deadlines: bool,
+        stored_ms: int,
+        flush_interval_s: float,
     ) -> None:
-        library = load()
-        methods = library.methods
+        bound = load()
+        methods = bound.methods
         self._db = db
         self._clock = clock
         self._is_durable = is_durable
         self._has_deadlines = has_deadlines
         self._stored_ms = stored_ms
+        self._flush_interval_s = flush_interval_s
         self._stripes = [threading.Lock() for _ in range(STRIPES)]
-        self._batch_kind = library.kinds["writebatch"]
-        self._handle_kind = library.kinds["writehandle"]
+        self._batch_kind = bound.kinds["writebatch"]
+        self._handle_kind = bound.kinds["writehandle"]
         self._write, self._begin = methods["db_write"], methods["db_begin"]
         self._put, self._delete = (
             methods["dbtransaction_put_with_options"],
@@ -154,7 +167,8 @@ class Writer:
                 wait(self._put.of_row(transaction.of, prefix, key, row, self._has_deadlines))
         answer: bytes = wait(self._commit(transaction.of))
         if answer[0]:
-            handle = Handle(self._handle_kind, int.from_bytes(answer[1:9], "big"))
+            number = int.from_bytes(answer[1:9], "big")
+            handle = Handle(self._handle_kind, number, database=self._db)
             self._wait_for(handle, durable)
 
     def update(self, prefix: bytes, key: bytes, change: Change, durable: bool | None) -> None:
@@ -200,7 +214,7 @@ class Writer:
 
     def _wait_for(self, written: Handle, durable: bool | None) -> None:
         if self._is_durable if durable is None else durable:
-            wait(self._until_durable(written))
+            wait(self._until_durable(written), self._flush_interval_s + library.ANSWER_S)
 
 
 def _until_undisturbed(attempt: Callable[[], None]) -> None:
