@@ -15,7 +15,9 @@ SCRATCH ?= $(shell test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp})
 COMPILED := $(shell find src/ephemera -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 PACKAGING := pyproject.toml setup.py
 REINSTALL = $(filter $(PACKAGING),$?)
-PIP_INSTALL := -m pip --disable-pip-version-check -qq install
+PIP := -m pip --disable-pip-version-check -qq
+# The package was once called ephemera: both names in one environment would own the same files.
+FORGET_FORMER_NAME = rm -rf src/ephemera.egg-info && $(1)/bin/python $(PIP) uninstall --yes ephemera
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,11 +77,13 @@ clean: ## Remove everything that was made
 $(VENV)/.installed: $(PACKAGING) $(COMPILED)
 	@echo "$(if $(REINSTALL),installing into $(VENV),compiling)"
 	@python=$$(.ci/python) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
-	@$(BIN)/python $(if $(REINSTALL),$(PIP_INSTALL) --editable '.[$(EXTRAS)]',setup.py --quiet build_ext --inplace)
+	@$(if $(REINSTALL),$(call FORGET_FORMER_NAME,$(VENV)))
+	@$(BIN)/python $(if $(REINSTALL),$(PIP) install --editable '.[$(EXTRAS)]',setup.py --quiet build_ext --inplace)
 	@touch $@
 
 $(SANITIZED)/.installed: $(PACKAGING) $(shell find src/ephemera -name '*.py') $(COMPILED)
 	@echo "installing into $(SANITIZED)"
 	@python=$$(.ci/python) && { test -x $(SANITIZED)/bin/python || "$$python" -m venv $(SANITIZED); }
-	@EPHEMERA_SANITIZE=1 $(SANITIZED)/bin/python $(PIP_INSTALL) '.[dev,server]'
+	@$(call FORGET_FORMER_NAME,$(SANITIZED))
+	@EPHEMERA_SANITIZE=1 $(SANITIZED)/bin/python $(PIP) install '.[dev,server]'
 	@touch $@

@@ -130,4 +130,4 @@ def test_a_store_that_another_process_keeps_is_refused(tmp_path: Path) -> None:
 
 def test_without_typer_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
-    assert "pip install 'ephemera[cli]'" in refused("get", "s.eph", "k")
+    assert "pip install 'ephemera-kv[cli]'" in refused("get", "s.eph", "k")

@@ -563,7 +563,7 @@ def test_without_uvloop_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch
 
     async def nothing() -> None: ...
 
-    with pytest.raises(ephemera.UnsupportedOperation, match=r"pip install 'ephemera\[server\]'"):
+    with pytest.raises(ephemera.UnsupportedOperation, match=r"pip install 'ephemera-kv\[server\]'"):
         run(nothing())
 
 

@@ -12,7 +12,7 @@ from ephemera.cli.main import PANELS, application
 HEAD = r"""# The command line
 
 `ephemera COMMAND STORE …`, where STORE is a path or any URL that `ephemera.open` takes. It works while other
-processes use the store. `pip install 'ephemera[cli]'` brings what it needs;
+processes use the store. `pip install 'ephemera-kv[cli]'` brings what it needs;
 `ephemera --install-completion` lets your shell complete commands and options. This page is made from the
 commands: `python -m ephemera.cli.docs > docs/cli.md`.
 

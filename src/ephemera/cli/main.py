@@ -16,7 +16,7 @@ from ephemera.cli.process import ERROR, INTERRUPTED, mend, say
 if TYPE_CHECKING:
     import typer
 
-INSTALL = "pip install 'ephemera[cli]'"
+INSTALL = "pip install 'ephemera-kv[cli]'"
 COMPLETION_VARIABLE = "_EPHEMERA_COMPLETE"
 LOGS = {"serve"}
 """Programs whose log somebody reads. Others say in one line how they ended, and nothing besides."""

@@ -27,7 +27,7 @@ try:
     import redis
 except ImportError as error:
     raise UnsupportedOperation(
-        "to read from a running Redis, install its client: pip install 'ephemera[redis]'"
+        "to read from a running Redis, install its client: pip install 'ephemera-kv[redis]'"
     ) from error
 
 PAGE_KEYS = 1_000

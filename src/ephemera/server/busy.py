@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ephemera.server.session import Session
     from ephemera.server.table import Command
 
-INSTALL = "pip install 'ephemera[server]'"
+INSTALL = "pip install 'ephemera-kv[server]'"
 BUSY = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 
 

@@ -53,7 +53,7 @@ ANSWERING_NS = 10_000_000
 BACKLOG = 511
 FILES_BESIDE_CLIENTS = 128
 """How many files the store and the server itself may have open."""
-INSTALL = "pip install 'ephemera[server]'"
+INSTALL = "pip install 'ephemera-kv[server]'"
 UNIX_SOCKET_MODE = 0o700
 
 TOO_MANY = error(Refused("ERR max number of clients reached"))

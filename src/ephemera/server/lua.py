@@ -25,7 +25,7 @@ from ephemera.resp.replies import (
 )
 from ephemera.server.arguments import INTEGER_MAX, INTEGER_MIN
 
-INSTALL = "pip install 'ephemera[server]'"
+INSTALL = "pip install 'ephemera-kv[server]'"
 SOURCE = b"@user_script"
 KILOBYTES_MAX = 256 * 1024
 """How much scripts may hold when that is looked at."""

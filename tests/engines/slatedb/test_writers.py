@@ -303,5 +303,5 @@ def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_without_the_package_the_install_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "slatedb.uniffi._slatedb_uniffi", None)
-    with pytest.raises(UnsupportedOperation, match=r"pip install 'ephemera\[slatedb\]'"):
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'ephemera-kv\[slatedb\]'"):
         library.load.__wrapped__()

@@ -23,7 +23,7 @@ try:
     import redis  # noqa: F401  (only to say what is missing)
 except ImportError:
     raise UnsupportedOperation(
-        "a store on Redis needs the package redis: pip install 'ephemera[redis]'"
+        "a store on Redis needs the package redis: pip install 'ephemera-kv[redis]'"
     ) from None
 
 from ephemera.engines.redis.engine import RedisEngine

@@ -36,7 +36,7 @@ from ephemera.engines.slatedb._calls import (
     bind,
 )
 
-INSTALL = "pip install 'ephemera[slatedb]'"
+INSTALL = "pip install 'ephemera-kv[slatedb]'"
 
 KINDS = (
     "admin", "db", "dbbuilder", "dbiterator", "dbreader", "dbreaderbuilder", "dbsnapshot",
