@@ -248,6 +248,8 @@ def test_the_letters_of_client_list_come_in_rediss_order(server: Server, client:
         ("CLIENT KILL ID x", "ERR client-id should be greater than 0"),
         ("CLIENT KILL TYPE foo", "ERR Unknown client type 'foo'"),
         ("CLIENT KILL USER nobody", "ERR No such user 'nobody'"),
+        ("CLIENT KILL MAXAGE x", "ERR maxage is not an integer or out of range"),
+        ("CLIENT KILL MAXAGE 0", "ERR maxage should be greater than 0"),
         ("CLIENT KILL SKIPME maybe", "ERR syntax error"),
         ("CLIENT KILL foo bar", "ERR syntax error"),
         ("CLIENT KILL ID 1 ADDR", "ERR syntax error"),
@@ -318,6 +320,17 @@ def test_kill_closes_what_all_filters_fit(
 def test_kill_by_address_alone(server: Server, others: list[Session]) -> None:
     assert Client(server)("CLIENT", "KILL", "10.0.0.2:5") == b"OK"
     assert [session.is_closing for session in others] == [False, True, False]
+
+
+def test_kill_closes_what_is_connected_for_so_long(
+    server: Server, others: list[Session], clock: ManualClock
+) -> None:
+    clock.advance(5)
+    young = Session(server)
+    clock.advance(4.9)
+    assert Client(server)("CLIENT", "KILL", "MAXAGE", 5) == 3
+    assert all(session.is_closing for session in others)
+    assert not young.is_closing
 
 
 def test_a_client_that_kills_itself_still_gets_its_reply(client: Client) -> None:

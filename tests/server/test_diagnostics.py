@@ -49,7 +49,7 @@ def test_info_shows_the_sections_asked_for(client: Client) -> None:
 
 def test_info_tells_both_versions(client: Client) -> None:
     server = fields(client, "server")
-    assert server["redis_version"].startswith("7.2.")
+    assert server["redis_version"].startswith("7.4.")
     assert server["ephemera_version"] == ephemera.__version__
     assert re.fullmatch("[0-9a-f]{40}", server["run_id"])
 

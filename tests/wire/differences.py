@@ -1,6 +1,6 @@
 """Where the two servers differ on purpose, each with its reason.
 
-The Redis that Debian ships is 7.0; the standard here is 7.2. A case that names a difference fails as
+The Redis that Debian ships is 7.0; the standard here is 7.4. A case that names a difference fails as
 soon as the servers agree, so that this list says nothing that has passed.
 """
 

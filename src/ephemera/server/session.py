@@ -106,6 +106,11 @@ class Session(Answering):
         """Whether the client waits for what others do: nobody expects it to say anything."""
         return self.subscriptions > 0 or self in self.server.monitors
 
+    @property
+    def age_seconds(self) -> int:
+        """For how long the client has been connected."""
+        return (self.server.now_ms() - self.created_ms) // 1000
+
     def select(self, number: int) -> None:
         """Work in this database; to be called again where a transaction begins and ends."""
         self.call.keys = self.server.database(number)

@@ -16,8 +16,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 from ephemera import InvalidArgument
 from ephemera.core.options import Durability
 
-REDIS_VERSION = "7.2.4"
-"""What clients are told, so that they use what they find supported."""
+REDIS_VERSION = "7.4.0"
+"""What clients are told, so that they use what they find supported: redis-py caches from 7.4 on."""
 DATABASES = 16
 MIB = 1024 * 1024
 INT_MAX = 2**31 - 1

@@ -216,7 +216,7 @@ def describe(session: Session) -> bytes:
         "laddr": session.local_address,
         "fd": session.fd,
         "name": session.name.decode(),
-        "age": (now_ms - session.created_ms) // 1000,
+        "age": session.age_seconds,
         "idle": (now_ms - session.active_ms) // 1000,
         "flags": _flags(session),
         "db": session.db,
@@ -325,6 +325,11 @@ def _filter(option: bytes, operand: bytes) -> Callable[[Session], bool]:
             return lambda session: session.address.encode() == operand
         case b"laddr":
             return lambda session: session.local_address.encode() == operand
+        case b"maxage":
+            seconds = integer(operand, "ERR maxage is not an integer or out of range")
+            if seconds < 1:
+                raise Refused("ERR maxage should be greater than 0")
+            return lambda session: session.age_seconds >= seconds
         case b"user":
             if operand != USER:
                 raise Refused(b"ERR No such user '%b'" % operand)
