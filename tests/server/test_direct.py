@@ -471,7 +471,7 @@ def test_all_stays_in_place_while_deaths_alone_are_listened_to(
     local.purge_expired()
     assert [message[2:] for message in listener.pushed] == [[b"__keyevent@0__:expired", b"a"]]
     client("CONFIG", "SET", "notify-keyspace-events", "")
-    assert server.death_listeners == server.listeners == []
+    assert server.expirations.listeners == server.listeners == []
 
 
 def test_what_is_stored_too_late_is_told_to_who_listens_to_deaths_alone(

@@ -16,4 +16,6 @@ DIFFERENCES: dict[str, str] = {
     "seven-two-client": "CLIENT SETINFO and CLIENT NO-TOUCH came with 7.2.",
     "seven-two-getkeys": "Since 7.2 COMMAND GETKEYS may be asked about a name alone.",
     "seven-two-hello": "Since 7.2 the refusal of HELLO names the place of the version.",
+    "seven-two-script-reads": "Since 7.2 the keys that a script reads are tracked, and not those that it declares.",
+    "swapdb-invalidates": "SWAPDB invalidates what clients have cached; Redis leaves values of the other database in caches.",
 }

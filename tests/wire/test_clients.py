@@ -6,7 +6,8 @@ import asyncio
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import limits
@@ -17,6 +18,7 @@ import redis
 import redis.asyncio
 import valkey
 import valkey.asyncio
+from redis.cache import CacheConfig
 
 from tests.wire.resp import Wire
 from tests.wire.servers import Process
@@ -281,6 +283,64 @@ async def a_lock(client: Client) -> None:
         assert await lock.owned()
         assert not await client.lock("job", blocking=False).acquire()
     assert await client.exists("job") == 0
+
+
+# --- client-side caching --------------------------------------------------------------------------
+
+
+def calls_of_get(server: Process) -> int:
+    """How many GETs the server has answered."""
+    with Wire(server) as wire:
+        found = re.search(rb"cmdstat_get:calls=(\d+)", wire("INFO", "commandstats").data)
+    return int(found[1]) if found else 0
+
+
+def caching_redis(server: Process) -> Client:
+    with Wire(server) as wire:
+        if b"redis_version:7.0" in wire("INFO", "server").data:
+            pytest.skip("redis-py caches nothing of a Redis before 7.4")
+    return redis.Redis(port=server.port, protocol=3, cache_config=CacheConfig())
+
+
+def caching_valkey(server: Process) -> Client:
+    return valkey.Valkey(port=server.port, protocol=3, cache_enabled=True)
+
+
+@pytest.mark.parametrize("make", [caching_redis, caching_valkey])
+def test_a_caching_client_reads_once_and_hears_of_every_change(
+    server: Process, make: Callable[[Process], Client]
+) -> None:
+    with make(server) as client, Wire(server) as other:
+        other("SET", "k", "first")
+        assert client.get("k") == b"first"
+        before = calls_of_get(server)
+        assert [client.get("k") for _ in range(5)] == [b"first"] * 5
+        assert calls_of_get(server) == before
+        for command, value in [
+            (("SET", "k", "second"), b"second"),
+            (("APPEND", "k", "!"), b"second!"),
+            (("DEL", "k"), None),
+            (("EVAL", "redis.call('SET', 'k', 'third')", 0), b"third"),
+            (("FLUSHALL",), None),
+        ]:
+            other(*command)
+            assert client.get("k") == value, command
+
+
+@pytest.mark.parametrize("make", [caching_redis, caching_valkey])
+def test_a_cached_value_does_not_outlive_its_key(
+    server: Process, make: Callable[[Process], Client]
+) -> None:
+    with make(server) as client, Wire(server) as other:
+        with Wire(server) as listener:
+            listener("SUBSCRIBE", "__keyevent@0__:expired")
+            other("SET", "k", "mortal", "PX", 200)
+            assert client.get("k") == b"mortal"
+            listener.read()
+        # The server sends the event and the invalidation together, on two connections.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while client.get("k") is not None:
+            assert time.monotonic() < deadline, "the cache was never told"
 
 
 # --- limits ---------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@
 | `_sockets` | plain sockets: one epoll for all clients, read and answered in one go |
 | `server` | what all sessions share: store, databases, settings, clients, counters |
 | `settings` | every setting, declared once: the attributes that the rest reads, and what CONFIG knows |
-| `watches`, `notifications` | what hangs on `server.listeners`: WATCH, and keyspace notifications, which hear of deaths apart |
+| `watches`, `notifications`, `tracking` | the listeners of `server.listeners`: WATCH, keyspace notifications, client-side caching |
+| `expirations` | expired keys, from the store's thread to their listeners |
 | `pubsub` | who subscribed to what, and the way of a message to them |
 | `scripts`, `lua` | the scripts that are known and how one runs; the interpreter and its sandbox |
 | `listener` | asyncio on uvloop: sockets, limits, durability of replies, the graceful stop |
@@ -32,9 +33,9 @@ A subcommand is declared as "CLIENT SETNAME", after `container("CLIENT", …)`.
 
 **Keys** are read and written through `call.keys`, the current `Database`; `call.server.database(n)` is
 another. A write there counts (`server.changes`) and tells `server.listeners` the database, the key
-and the `Event`: WATCH and keyspace notifications hang on that and on nothing else, but for deaths, which
-go to `server.death_listeners`: who wants these alone leaves the writes where they are answered in
-place. A handler never reaches for the store itself. Everything runs in one thread and the store is opened exclusively, so
+and the `Event`: WATCH, keyspace notifications and client-side caching hang on that and on nothing else, but for
+expired keys, which go to the listeners of `server.expirations`: who wants these alone leaves the writes where they
+are answered in place. A handler never reaches for the store itself. Everything runs in one thread and the store is opened exclusively, so
 nothing happens between a handler's read and its write but time: a key may die there, and the methods
 of `Database` take that into account.
 

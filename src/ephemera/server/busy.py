@@ -92,6 +92,8 @@ class Busy:
         took_ns = elapsed_ns() - self._began_ns
         command.spent_ns += took_ns
         self._server.note_slow(session, command, self._args, took_ns)
+        # A key that it read may have expired between two slices, before the read was remembered.
+        self._server.tracking.flush_client(session)
         self._forget()
         return reply
 

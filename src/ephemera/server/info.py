@@ -87,7 +87,7 @@ def _clients(server: Server) -> Fields:
             (each.count_unsent() for each in sessions), default=0
         ),
         "blocked_clients": sum(each.is_postponed for each in sessions),
-        "tracking_clients": 0,
+        "tracking_clients": len(server.tracking.modes),
         "clients_in_timeout_table": 0,
         "total_blocking_keys": 0,
         "total_blocking_keys_on_nokey": 0,
@@ -233,7 +233,9 @@ def _stats(server: Server) -> Fields:
         "total_forks": 0,
         "migrate_cached_sockets": 0,
         "slave_expires_tracked_keys": 0,
-        "tracking_total_keys": 0,
+        "tracking_total_keys": len(server.tracking.readers),
+        "tracking_total_items": server.tracking.items,
+        "tracking_total_prefixes": len(server.tracking.prefixes),
         "unexpected_error_replies": 0,
         "total_error_replies": server.errors.total(),
     }

@@ -6,35 +6,26 @@ the event. The other letters are the classes of `events`; A stands for all of th
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ephemera import Capability, Expired
 from ephemera.server.events import DEL, EXPIRED, KEYMISS, NEW, SET, Event
 from ephemera.server.settings import EVENT_CLASSES
 
 if TYPE_CHECKING:
-    from ephemera.server.server import OnChange, Server
-
-_log = logging.getLogger("ephemera.server")
+    from ephemera.server.server import Server
 
 TOLD_BY_COMMANDS = {event.kind for event in (SET, DEL, NEW, KEYMISS)}
-"""The classes of all that is told to `server.listeners`; the others are of deaths, or of what never happens here."""
+"""The classes of all that is told to `server.listeners`; the others are of expired keys, or of what never happens here."""
 
 
 class Notifications:
-    """Publishes what the setting chooses. It listens to changes and deaths only if they are wanted."""
+    """Publishes what the setting chooses. It listens to writes and expired keys only if they are wanted."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._setting = ""
         self._classes: frozenset[str] = frozenset()
         self._names_key = self._names_event = False
-        self._end_of_deaths: Callable[[], None] | None = None
-        self._dead: deque[Expired] = deque()
-        self._is_handed_over = False
         self.review()
 
     def review(self) -> None:
@@ -46,14 +37,17 @@ class Notifications:
         letters = frozenset(setting.replace("A", EVENT_CLASSES))
         self._names_key, self._names_event = "K" in letters, "E" in letters
         self._classes = letters - {"K", "E"} if letters & {"K", "E"} else frozenset()
-        # Who listens to commands slows them down: where deaths alone are wanted, nobody does.
-        self._listen(self._server.listeners, bool(self._classes & TOLD_BY_COMMANDS))
-        self._listen(self._server.death_listeners, EXPIRED.kind in self._classes)
+        # A listener of writes slows them down: where expired keys alone are wanted, there is none.
+        self._listen_to_writes(bool(self._classes & TOLD_BY_COMMANDS))
+        if EXPIRED.kind in self._classes:
+            self._server.expirations.add(self._on_change)
+        else:
+            self._server.expirations.remove(self._on_change)
         self._server.tells_misses = KEYMISS.kind in self._classes
         self._server.tell_new_keys(NEW.kind in self._classes)
-        self._follow_deaths(EXPIRED.kind in self._classes)
 
-    def _listen(self, listeners: list[OnChange], is_wanted: bool) -> None:
+    def _listen_to_writes(self, is_wanted: bool) -> None:
+        listeners = self._server.listeners
         if is_wanted and self._on_change not in listeners:
             listeners.append(self._on_change)
         elif not is_wanted and self._on_change in listeners:
@@ -66,29 +60,3 @@ class Notifications:
             self._server.pubsub.publish(b"__keyspace@%d__:%b" % (number, key), event.name)
         if self._names_event:
             self._server.pubsub.publish(b"__keyevent@%d__:%b" % (number, event.name), key)
-
-    # --- deaths, which a thread of the store tells ------------------------------------------------
-
-    def _follow_deaths(self, is_wanted: bool) -> None:
-        if is_wanted and Capability.EXPIRY_EVENTS not in self._server.store.capabilities:
-            _log.warning("the engine behind this server tells of no deaths: no expired event comes")
-        elif is_wanted and self._end_of_deaths is None:
-            self._end_of_deaths = self._server.store.on_expire(self._on_expire)
-        elif not is_wanted and self._end_of_deaths is not None:
-            self._end_of_deaths()
-            self._end_of_deaths = None
-
-    def _on_expire(self, dead: Expired) -> None:
-        """Keep a death for the server's thread, which is woken once for all that come until it looks."""
-        self._dead.append(dead)
-        if not self._is_handed_over:
-            self._is_handed_over = True
-            self._server.hand_over(self._tell_deaths)
-
-    def _tell_deaths(self) -> None:
-        self._is_handed_over = False  # before looking: a death that comes now wakes again
-        while self._dead:
-            dead = self._dead.popleft()
-            number = self._server.numbers.get(dead.family)
-            if number is not None:
-                self._server.tell(number, dead.key, EXPIRED)

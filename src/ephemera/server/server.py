@@ -22,6 +22,7 @@ from ephemera.server.busy import Busy
 from ephemera.server.cursors import Cursors
 from ephemera.server.database import Database
 from ephemera.server.events import EXPIRED, Event
+from ephemera.server.expirations import Expirations
 from ephemera.server.expirylag import ExpiryLag
 from ephemera.server.gathering import Gathered
 from ephemera.server.latency import Latency
@@ -35,6 +36,7 @@ from ephemera.server.scripts import Scripts
 from ephemera.server.settings import DATABASES, Settings
 from ephemera.server.slowlog import SlowLog
 from ephemera.server.table import Command, Commands
+from ephemera.server.tracking import Tracking
 from ephemera.server.watches import Watches
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ class Server(Tally):
         self.started_ms = self.now_ms()
         self.clients: dict[int, Session] = {}
         self.listeners = []
-        self.death_listeners: list[OnChange] = []
+        self.expirations = Expirations(self)
         self.cursors = Cursors()
         self.monitors: list[Session] = []
         self.pause = Pause()
@@ -136,6 +138,7 @@ class Server(Tally):
         self.hand_over: Callable[[Callable[[], object]], object] = _call
         self.numbers = {name: number for number, name in enumerate(families)}
         self.watches = Watches(self)
+        self.tracking = Tracking(self)
         self.pubsub = Hub()
         self.notifications = Notifications(self)
         self.scripts = Scripts(self)
@@ -203,12 +206,12 @@ class Server(Tally):
     def tell(self, number: int, key: bytes | None, event: Event) -> None:
         """Tell all who listen what happened to a key, after the commit if it is inside a transaction.
 
-        A death is told to `death_listeners`, and to nobody else.
+        An expired key is told to the listeners of `expirations`, and to nobody else.
         """
         if self._transaction is not None:
             self._untold.append(partial(self.tell, number, key, event))
             return
-        for listener in tuple(self.death_listeners if event is EXPIRED else self.listeners):
+        for listener in tuple(self.expirations.listeners if event is EXPIRED else self.listeners):
             listener(number, key, event)
 
     def after_commit(self, act: Callable[[], object]) -> None:
@@ -237,8 +240,9 @@ class Server(Tally):
         self.release(session)
 
     def release(self, session: Session) -> None:
-        """End what a client holds: watched keys and subscriptions."""
+        """End what a client holds: watched keys, tracking and subscriptions."""
         self.watches.forget(session)
+        self.tracking.disable(session)
         self.pubsub.leave(session)
 
     # --- what all clients are held to ---------------------------------------------------------

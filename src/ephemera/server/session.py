@@ -95,6 +95,7 @@ class Session(Answering):
             and self.queue is None
             and not is_subscriber
             and self.silence is Silence.NONE
+            and not self.server.tracking.follows_reads(self)
             and not self.server.is_special
         )
         self._limits.is_trusted = self.is_authenticated
@@ -207,6 +208,8 @@ class Session(Answering):
     def answer_specially(self, args: Request) -> tuple[Command | None, Reply]:
         """The command that ran, if any, and the reply, where not every command may simply run."""
         command, reply = self._decide(args)
+        if reply is not POSTPONED and self.queue is None:
+            self.server.tracking.end_caching(self, args[0])
         if self.silence is Silence.NONE or reply is POSTPONED:
             return command, reply
         is_silent = self.silence is not Silence.AFTER_THIS
@@ -304,6 +307,8 @@ class Session(Answering):
             reply = command.handler(self.call)
         except Exception as error:
             reply = self.refuse(command, error)
+        if command.is_tracked and self.server.tracking.modes:
+            self.server.tracking.remember(self, command.keys_of(args))
         if self.server.monitors and not command.is_script:
             show(self, command, args, self.server.monitors)
         return reply

@@ -223,6 +223,7 @@ class Settings:
     latency_tracking: Annotated[bool, FLAG] = True
     latency_tracking_info_percentiles: Annotated[tuple[float, ...], PERCENTILES] = (50, 99, 99.9)
     notify_keyspace_events: Annotated[str, EVENTS] = ""
+    tracking_table_max_keys: Annotated[int, number(0, LONG_MAX)] = 1_000_000
     renamed: dict[str, str] = field(default_factory=dict)
     """Commands under another name; with an empty one, not at all. CONFIG does not show it."""
     others: dict[str, Any] = field(default_factory=dict)  # Any: see Kind
@@ -355,7 +356,6 @@ _NUMBERS = {
     "stream-node-max-bytes": 4096,
     "stream-node-max-entries": 100,
     "tcp-keepalive": 300,
-    "tracking-table-max-keys": 1_000_000,
     "zset-max-listpack-entries": 128,
     "zset-max-listpack-value": 64,
     "zset-max-ziplist-entries": 128,

@@ -155,7 +155,7 @@ class Group:
 class Command(Counted):
     """A command of a running server: its declaration, its subcommands, and what it has done so far."""
 
-    __slots__ = ("arity", "declaration", "flags", "name", "subcommands")
+    __slots__ = ("arity", "declaration", "flags", "is_tracked", "name", "subcommands")
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
@@ -165,6 +165,8 @@ class Command(Counted):
         self.handler = declaration.handler
         self.subcommands: dict[bytes, Command] = {}
         self.is_write = "write" in self.flags or (self.is_script and "readonly" not in self.flags)
+        # The keys of a script are tracked by the commands that it calls.
+        self.is_tracked = "readonly" in self.flags and not self.is_script
         # What the session compares with first; a container's own arity never sends it to a handler, and a
         # script needs a stack first.
         self.direct_arity = 0 if self.is_script else self.arity
@@ -182,6 +184,10 @@ class Command(Counted):
     def counts_as_write(self) -> bool:
         """Whether a pause of writes holds it, and scripts that only read may not call it."""
         return self.is_write or self.name in COUNTS_AS_WRITE
+
+    def keys_of(self, args: list[bytes]) -> list[bytes]:
+        """The keys that a request names."""
+        return [key for keys in self.declaration.keys for key in keys.find(args)]
 
     def takes(self, count: int) -> bool:
         """Whether it can be called with so many arguments, its name among them."""

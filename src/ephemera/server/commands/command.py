@@ -87,7 +87,7 @@ def command_docs(call: Call) -> Reply:
          summary="Which arguments of a command are keys.")  # fmt: skip
 def command_getkeys(call: Call) -> Reply:
     asked, args = _asked_about(call)
-    return [key for keys in asked.declaration.keys for key in keys.find(args)]
+    return asked.keys_of(args)
 
 
 @command("COMMAND GETKEYSANDFLAGS", arity=-3, flags="loading stale", since="7.0.0",

@@ -16,9 +16,9 @@ command = Group("connection")
 PONG = Simple(b"PONG")
 USER = b"default"
 """The only user there is."""
-FLAG_LETTERS = "OPxdeT"
-"""What CLIENT LIST says of a client, in Redis's order: monitor, subscriber, transaction, a watched key has
-changed, not evicted, not touching."""
+FLAG_LETTERS = "OPxtRBdeT"
+"""What CLIENT LIST says of a client, in Redis's order: monitor, subscriber, transaction, tracking, whose redirection
+is broken, by broadcast, a watched key has changed, not evicted, not touching."""
 BAD_ID = "ERR client-id should be greater than 0"
 
 
@@ -237,7 +237,7 @@ def describe(session: Session) -> bytes:
         "events": "rw" if unsent else "r",
         "cmd": session.call.command.name if session.executing is None else "exec",
         "user": USER.decode(),
-        "redir": -1,
+        "redir": session.server.tracking.redirect(session),
         "resp": session.protocol,
         **{name.decode(): value.decode() for name, value in session.library.items()},
     }
@@ -252,7 +252,7 @@ def _queued(session: Session) -> int:
 
 
 def _flags(session: Session) -> str:
-    letters = set(session.marks)
+    letters = session.marks | session.server.tracking.letters(session)
     if session.subscriptions:
         letters.add("P")
     if _queued(session) >= 0:
@@ -359,6 +359,19 @@ def client_reply(call: Call) -> Reply:
             raise Refused(SYNTAX_ERROR)
     session.review()
     return NO_REPLY
+
+
+@command("CLIENT UNBLOCK", arity=-3, flags="admin noscript loading stale", since="5.0.0",
+         summary="Always 0: no command here blocks its client.")  # fmt: skip
+def client_unblock(call: Call) -> Reply:
+    if len(call.args) > 4:
+        raise Refused(
+            "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP."
+        )
+    if len(call.args) == 4 and call.args[3].lower() not in (b"timeout", b"error"):
+        raise Refused("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+    integer(call.args[2])
+    return 0
 
 
 @command("CLIENT PAUSE", arity=-3, flags="admin noscript loading stale", since="3.0.0",

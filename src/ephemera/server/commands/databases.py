@@ -136,6 +136,7 @@ def dbsize(call: Call) -> Reply:
 def flushdb(call: Call) -> Reply:
     _check_flush(call.args)
     call.keys.clear()
+    call.server.after_commit(call.server.tracking.flush)
     return OK
 
 
@@ -146,6 +147,7 @@ def flushall(call: Call) -> Reply:
     _check_flush(call.args)
     for number in range(len(call.server.families)):
         call.server.database(number).clear()
+    call.server.after_commit(call.server.tracking.flush)
     return OK
 
 
@@ -171,4 +173,5 @@ def swapdb(call: Call) -> Reply:
         rows = list(one.all_held())
         one.refill(list(other.all_held()))
         other.refill(rows)
+        call.server.after_commit(call.server.tracking.flush)
     return OK
