@@ -10,7 +10,7 @@
     ├── TransactionConflict   another writer was there first each time; try the block again
     ├── EngineUnavailable     the servers behind the store did not answer in time; try again later
     ├── StoreFenced           another writer took the store over; open it again to take it back
-    ├── StoreFull             free disk space or raise size_limit, then try again
+    ├── StoreFull             delete, purge, free disk space or raise size_limit, then try again
     ├── StoreFailed           the operating system lost a write; close, then open again to recover
     └── CorruptStore          restore a backup; the message names file and offset
 
@@ -62,7 +62,8 @@ class StoreFenced(EphemeraError):
 
 
 class StoreFull(EphemeraError):
-    """There is no room: the disk is full or `size_limit` is reached. Reads go on."""
+    """There is no room: the disk is full or `size_limit` is reached. Reads go on, and at `size_limit`
+    deletions, purges, `clear` and `compact` too."""
 
 
 class StoreFailed(EphemeraError):

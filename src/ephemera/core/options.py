@@ -24,8 +24,8 @@ MODE_MAX = 0o666
 class Options:
     """The settings of an open store.
 
-    `size_limit` bounds the base tier in bytes; while a store is open, that of its first opener holds
-    for all. `lock_timeout` is how many seconds a write waits for
+    `size_limit` is how many bytes the base tier holds before puts are refused; while a store is open,
+    that of its first opener holds for all. `lock_timeout` is how many seconds a write waits for
     its turn. `exclusive` keeps every other process out. `segment_bytes` is how much is written
     before a checkpoint moves it to the base tier. `mode` is the permissions of the store's files, and with
     the right to search that of its directories: 0o600 in a new store, unchanged in one that is there.

@@ -51,7 +51,7 @@ class MemoryStack(SegmentStack):
     def refresh(self) -> None:
         self.show(list(self.all), self.control.epoch, self.is_open)
 
-    def make_room(self, size: int) -> None:
+    def make_room(self, size: int, grows: bool = True) -> None:
         memory = self.allocate(segment_bytes_for(size, self.size))
         number = len(self.all) + 1
         format_segment(memory, number=number, previous_head=0, salt=number * 31, created_ms=NOW_MS)

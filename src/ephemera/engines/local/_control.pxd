@@ -37,6 +37,10 @@ cdef struct Page:
     uint64_t sync_ns
     uint64_t failed
     uint64_t size_limit
+    uint64_t map_bytes
+    uint64_t full_rows
+    uint64_t reader_txn
+    int64_t reader_since_ms
 
 cdef class Lock:
     cdef eph_lock lock

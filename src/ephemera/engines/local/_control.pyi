@@ -30,6 +30,9 @@ class Control:
     base: int
     families: int
     synced: tuple[int, int]
+    map_bytes: int
+    full_rows: int
+    oldest_reader: tuple[int, int]
 
     def __init__(
         self,

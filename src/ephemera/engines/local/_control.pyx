@@ -255,8 +255,39 @@ cdef class Control:
 
     @property
     def size_limit(self) -> int:
-        """How many bytes the base tier may take in every process: LMDB's map has one size."""
+        """From how many bytes on the base tier takes no more rows, in every process."""
         return eph_load64(&self.page.size_limit)
+
+    @property
+    def map_bytes(self) -> int:
+        """The size of LMDB's map in every process: `size_limit` and the reserve above it."""
+        return eph_load64(&self.page.map_bytes)
+
+    @map_bytes.setter
+    def map_bytes(self, uint64_t size):
+        eph_store64(&self.page.map_bytes, size)
+
+    @property
+    def full_rows(self) -> int:
+        """The most rows that the base tier had since it reached `size_limit`; 0 while it is below."""
+        return eph_load64(&self.page.full_rows)
+
+    @full_rows.setter
+    def full_rows(self, uint64_t rows):
+        eph_store64(&self.page.full_rows, rows)
+
+    @property
+    def oldest_reader(self) -> tuple[int, int]:
+        """The base tier's oldest state that is still read, by its transaction number, and since when
+        it has been the oldest one. A hint: the two words are not changed together."""
+        return eph_load64(&self.page.reader_txn), <int64_t> eph_load64(
+            <uint64_t *> &self.page.reader_since_ms
+        )
+
+    @oldest_reader.setter
+    def oldest_reader(self, state):
+        eph_store64(<uint64_t *> &self.page.reader_since_ms, <uint64_t> <int64_t> state[1])
+        eph_store64(&self.page.reader_txn, state[0])
 
     @property
     def hash_seed(self) -> int:

@@ -55,7 +55,7 @@ from ephemera.engines.local._segment cimport (
 
 import logging
 
-from ephemera.core.errors import CorruptStore, ReadOnly, StoreClosed, StoreFailed
+from ephemera.core.errors import CorruptStore, ReadOnly, StoreClosed, StoreFailed, StoreFull
 from ephemera.core.keyvalue import family_dropped
 from ephemera.engines.local._segment import Cut
 
@@ -168,7 +168,7 @@ cdef class SegmentStack(CompiledAccess):
 
     `reader` looks below them, in the base tier; `commit` syncs the first. A subclass supplies what an operation rarely needs:
     `refresh` when the epoch moved, `make_room` for another segment, `wait_for_checkpoint` when too many wait
-    (`is_behind`) and this thread is not one that `goes_on`, `writer_died`, `acknowledge` to sync any of them, and `wake` for a deadline earlier than `wake_before_ms`.
+    (`has_backlog`) or the base tier `is_full`, and this thread is not one that `goes_on`, `refuse_growth`, `writer_died`, `acknowledge` to sync any of them, and `wake` for a deadline earlier than `wake_before_ms`.
     """
     cdef readonly Control control
     cdef readonly list segments
@@ -179,6 +179,8 @@ cdef class SegmentStack(CompiledAccess):
     cdef public bint is_read_only
     cdef public bint syncs_each
     cdef public int64_t wake_before_ms
+    cdef public bint has_backlog
+    cdef public bint is_full
     cdef readonly object clock
     cdef Now now
     cdef public RowReader reader
@@ -201,13 +203,16 @@ cdef class SegmentStack(CompiledAccess):
     def refresh(self):
         raise TypeError("refresh")
 
-    def make_room(self, uint64_t size):
+    def make_room(self, uint64_t size, bint grows):
         raise TypeError("make_room")
+
+    def refuse_growth(self):
+        raise TypeError("refuse_growth")
 
     def goes_on(self):
         raise TypeError("goes_on")
 
-    def wait_for_checkpoint(self):
+    def wait_for_checkpoint(self, bint grows):
         raise TypeError("wait_for_checkpoint")
 
     def writer_died(self):
@@ -485,8 +490,11 @@ cdef class SegmentStack(CompiledAccess):
 
     # -- writes: one at a time in all processes
 
-    cdef int _enter(self) except -1:
-        """Take the writer's turn, knowing all that happened before it."""
+    cdef int _enter(self, bint grows=True) except -1:
+        """Take the writer's turn, knowing all that happened before it.
+
+        What only deletes (not `grows`) is let in however full the base tier is.
+        """
         cdef bint is_inconsistent
         if self.is_read_only:
             raise ReadOnly("the store was opened with read_only=True")
@@ -502,13 +510,23 @@ cdef class SegmentStack(CompiledAccess):
                         "a sync of this store failed: what was written since the last one may be lost;"
                         " close the store in every process and open it again"
                     )
-                if not self.is_behind or self.goes_on():
+                if not self.is_behind or self._passes(grows):
                     return 0
             except:
                 self.control.writer.release()
                 raise
             self.control.writer.release()
-            self.wait_for_checkpoint()
+            self.wait_for_checkpoint(grows)
+
+    cdef bint _passes(self, bint grows) except -1:
+        """Whether this write need not wait, though others may have to."""
+        if not (self.has_backlog or (grows and self.is_full)):
+            return True
+        if not self.goes_on():
+            return False
+        if grows and self.is_full:
+            self.refuse_growth()
+        return True
 
     cdef int _recover(self) except -1:
         """Put in order what a holder of the writer's lock that died, or was interrupted, left half done."""
@@ -517,9 +535,18 @@ cdef class SegmentStack(CompiledAccess):
         return 0
 
     def enter(self) -> Turn:
-        """Take the writer's turn for longer than one operation."""
+        """Take the writer's turn for longer than one operation.
+
+        It may turn out to delete only, so a full base tier does not keep it out: `append_batch` refuses the rest.
+        """
         cdef Turn turn = turn_of(self.control.writer)
-        self._enter()
+        self._look()
+        if self.is_full and not self.is_read_only and not self.goes_on():
+            try:
+                self.wait_for_checkpoint(True)
+            except StoreFull:
+                pass
+        self._enter(False)
         turn.is_held = True
         return turn
 
@@ -530,10 +557,10 @@ cdef class SegmentStack(CompiledAccess):
             self._recover()
         return turn
 
-    cdef Segment _room(self, uint64_t size):
+    cdef Segment _room(self, uint64_t size, bint grows=True):
         cdef Segment segment = self.active
         if segment is None or not segment.has_room(size):
-            self.make_room(size)
+            self.make_room(size, grows)
             segment = self.active
             if segment is None:
                 raise StoreClosed("the store was closed")
@@ -621,17 +648,22 @@ cdef class SegmentStack(CompiledAccess):
         if type(change) is Addition:
             self._add(family, piece_of(key), <Addition> change, durable)
             return
-        self._enter()
-        try:
-            _check_family(family)
-            now_ms = self.now.ms()
-            row = self._live_row(family.id, key, now_ms)
-            new = change(row, now_ms)
-            if new is row:
-                return
-            where = self.append_batch([(family, key, new)], now_ms)
-        finally:
-            self.control.writer.release()
+        where = None
+        while where is None:
+            self._enter(False)
+            try:
+                _check_family(family)
+                now_ms = self.now.ms()
+                row = self._live_row(family.id, key, now_ms)
+                new = change(row, now_ms)
+                if new is row:
+                    return
+                if new is None or not self.is_full or self.goes_on():
+                    where = self.append_batch([(family, key, new)], now_ms)
+            finally:
+                self.control.writer.release()
+            if where is None:
+                self.wait_for_checkpoint(True)
         self.acknowledge_batch(where, durable)
 
     cdef int add(self, object family, Piece key, Addition addition) except -1:
@@ -683,7 +715,7 @@ cdef class SegmentStack(CompiledAccess):
         cdef Written written
         cdef Py_ssize_t found
         cdef int64_t now_ms
-        self._enter()
+        self._enter(False)
         try:
             _check_family(family)
             now_ms = self.now.ms()
@@ -720,7 +752,7 @@ cdef class SegmentStack(CompiledAccess):
         cdef Py_ssize_t i
         for i in range(count):
             size += record_bytes_of(keys[i].size, row_head_bytes(NEVER, 0))
-        segment = self._room(size)
+        segment = self._room(size, False)
         written.number, written.position, written.deadline_ms = segment.number, segment.published(), NEVER
         for i in range(count):
             written.position = segment.append(
@@ -762,7 +794,7 @@ cdef class SegmentStack(CompiledAccess):
         """Store and delete all of these together."""
         if not writes:
             return
-        self._enter()
+        self._enter(any([row is not None for _, _, row in writes]))
         try:
             where = self.append_batch(writes, self.now.ms())
         finally:
@@ -772,13 +804,18 @@ cdef class SegmentStack(CompiledAccess):
     def append_batch(self, writes, int64_t now_ms):
         """Write a batch during the writer's turn; it becomes visible as a whole, at the end.
 
-        Returns what `acknowledge_batch` takes.
+        Returns what `acknowledge_batch` takes. Raises StoreFull where the base tier is full, unless all of
+        it are deletions.
         """
         cdef uint64_t size = 0
+        cdef bint grows = False
         for family, key, row in writes:
             _check_family(family)
+            grows = grows or row is not None
             size += record_bytes_of(len(key), 33 + (0 if row is None else len(row.value)))
-        segment = self._room(size)
+        if grows and self.is_full:
+            self.refuse_growth()
+        segment = self._room(size, grows)
         # Whatever interrupts what follows, the next writer recovers then.
         self.control.writer.mark_inconsistent()
         try:

@@ -61,6 +61,12 @@ MISSING_BYTES_MAX = 64 * 1024**2
 """LMDB does not write pages that came and went in one transaction, so a file may end before its last
 page; but not by so much, since the transactions here are small."""
 HOLD_PAUSE = 0.005
+SHRINK_RESERVE_MAX = 1024**3
+"""How much room above `size_limit` a commit may need to write pages anew before it frees the old ones."""
+SPREAD_RESERVE_MAX = 64 * 1024**3
+"""How much more there is for rows that were let in and for runs of pages that large values need."""
+REOPENING_SHARE = 20
+"""What part of the rows has to go before a full base tier takes others in their pages."""
 APPLIED = b"applied-segment"
 """The number of the newest segment whose rows are all here."""
 _LMDB_1_0 = 1
@@ -109,7 +115,7 @@ class BaseTier:
             generation = self._control.base
             file = BaseFile(self._layout.base_file(generation), generation)
             self._files_open = [*map(weakref.ref, self._open_files()), weakref.ref(file)]
-            file.open(self._control.size_limit)
+            file.open(self._control.map_bytes)
             self.file, self.reader = file, RowReader(file.pin, file.ask)
 
     def renew(self) -> None:
@@ -131,6 +137,21 @@ class BaseTier:
             for older in self._layout.base_generations():
                 if older < generation:
                     remove_generation(self._layout, older, self._files)
+
+    def is_full(self) -> bool:
+        """Whether it has reached `size_limit`, and takes no more rows until some are gone.
+
+        Deletions that are spread over its pages leave room in them and free few: once a part of the rows
+        is gone, others may come in their place, unless pages have become far too many.
+        """
+        live_bytes, rows = self.file.live()
+        size_limit, full_rows = self._control.size_limit, self._control.full_rows
+        if live_bytes < size_limit:
+            rows = 0
+        if rows == 0 or rows > full_rows:
+            self._control.full_rows = full_rows = rows
+        has_room = rows + full_rows // REOPENING_SHARE < full_rows and live_bytes < 2 * size_limit
+        return rows > 0 and not has_room
 
     @block
     def write(self) -> Iterator[BaseWrite]:
@@ -195,11 +216,12 @@ class BaseFile(Closable):
         # No function of Python is called at the end, so no interrupt comes before its work is done.
         self._user = weakref.ref(self, _released.append)
 
-    def open(self, size_limit: int, *, creates: bool = False) -> None:
+    def open(self, map_bytes: int, *, creates: bool = False) -> None:
         """Make it ready for transactions, until `close`."""
         with lmdb_errors(self.path):
-            opened = _open_environment(self.path, self._user, size_limit, creates=creates)
+            opened = _open_environment(self.path, self._user, map_bytes, creates=creates)
         self._env, self._fd, self._mapping = opened.env, opened.file.fileno(), opened.mapping
+        self._trees = opened.trees
         self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
     # -- over a fork: an LMDB environment does not survive it
@@ -414,6 +436,13 @@ class BaseFile(Closable):
         left = self._env.info()["map_size"] - _used_bytes(self._env)
         return size <= min(left, place.f_bavail * place.f_frsize)
 
+    def live(self) -> tuple[int, int]:
+        """The bytes of all pages that its trees use, and the number of rows."""
+        with self.reading() as txn:
+            stats = [txn.stat(tree) for tree in self._trees]
+            pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
+            return pages * stats[0]["psize"], txn.stat(self._rows)["entries"]
+
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:
             return {
@@ -605,12 +634,12 @@ _released: deque[_User] = deque()
 """Users that are gone. Their end may come anywhere, with `_opening` taken too: others close what they used."""
 
 
-def _open_environment(path: Path, user: _User, size_limit: int, *, creates: bool) -> _Environment:
+def _open_environment(path: Path, user: _User, map_bytes: int, *, creates: bool) -> _Environment:
     with _opening:
         identity = _identity(path)
         known = _environments.get(identity)
         if known is None:
-            known = _environments[identity] = _open_anew(path, size_limit, creates=creates)
+            known = _environments[identity] = _open_anew(path, map_bytes, creates=creates)
         known.users.append(user)
         return known
 
@@ -623,21 +652,21 @@ def _close_released() -> None:
                 _released.popleft()
 
 
-def _open_anew(path: Path, size_limit: int, *, creates: bool) -> _Environment:
+def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
     _allocate_lock_file(path)
     file = io.FileIO(path, "r+")
     try:
         env = lmdb.open(
             str(path),
             subdir=False,
-            map_size=size_limit,
+            map_size=map_bytes,
             max_dbs=len(_TREE_NAMES),
             max_readers=READERS_MAX,
             lib_version=_LMDB_1_0,
         )
         try:
             trees = _open_trees(env, file.fileno(), creates=creates)
-            return _Environment(env, file, _map(file, size_limit), trees, [])
+            return _Environment(env, file, _map(file, map_bytes), trees, [])
         except BaseException:
             # At once, and not when the traceback goes: whoever handles it may open this file again.
             env.close()
@@ -755,7 +784,22 @@ os.register_at_fork(
 )
 
 
-def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
+def map_bytes_for(layout: Layout, size_limit: int) -> int:
+    """How large LMDB's map is: `size_limit`, or what is there already and waits in segments, and the
+    reserve above it.
+
+    The reserve is for what was let in before the limit was reached, and for commits that shrink: see
+    docs/decisions/0031-a-reserve-above-size-limit.md.
+    """
+    there = max(
+        (layout.base_file(one).stat().st_size for one in layout.base_generations()), default=0
+    )
+    waiting = sum(layout.segment(one).stat().st_size for one in layout.segment_numbers())
+    size = max(size_limit, there + waiting)
+    return size + min(7 * size, min(size, SPREAD_RESERVE_MAX) + SHRINK_RESERVE_MAX)
+
+
+def sole_generation(layout: Layout, map_bytes: int) -> tuple[int, list[int]]:
     """The generation that counts, for the first opener, and those that do not.
 
     A compaction writes the next file whole, and only then commits to the former that it is
@@ -764,16 +808,16 @@ def sole_generation(layout: Layout, size_limit: int) -> tuple[int, list[int]]:
     """
     generations = layout.base_generations() or [1]
     counts = next(
-        (one for one in generations[:-1] if not _is_superseded(layout, one, size_limit)),
+        (one for one in generations[:-1] if not _is_superseded(layout, one, map_bytes)),
         generations[-1],
     )
     return counts, [generation for generation in generations if generation != counts]
 
 
-def _is_superseded(layout: Layout, generation: int, size_limit: int) -> bool:
+def _is_superseded(layout: Layout, generation: int, map_bytes: int) -> bool:
     file = BaseFile(layout.base_file(generation), generation)
     try:
-        file.open(size_limit)
+        file.open(map_bytes)
         return file.number(SUPERSEDED_BY) != 0
     finally:
         file.close()
@@ -827,8 +871,8 @@ def lmdb_errors(path: Path) -> Iterator[None]:
             yield
     except lmdb.MapFullError as error:
         raise StoreFull(
-            f"{path} has reached the size_limit that its first opener set: purge, or close it in all"
-            " processes and open it with a larger one"
+            f"{path} has used up size_limit and the reserve above it: close old snapshots, then"
+            " compact(), or close the store in all processes and open it with a larger size_limit"
         ) from error
     except (lmdb.DiskError, lmdb.MemoryError) as error:
         raise StoreFull(f"no room for {path}: {error}") from error

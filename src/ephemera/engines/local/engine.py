@@ -55,6 +55,7 @@ from ephemera.engines.local.base_tier import (
     BaseFile,
     BaseTier,
     BaseWrite,
+    map_bytes_for,
     remove_generation,
     sole_generation,
 )
@@ -184,7 +185,8 @@ class LocalEngine:
             require_same_namespaces(memory, self._layout.root)
         self._steady.share(memory, CLOCK_OFFSET_AT, is_first=is_first)
         if is_first:
-            self._control.base, others = sole_generation(self._layout, self._control.size_limit)
+            self._control.map_bytes = map_bytes_for(self._layout, self._control.size_limit)
+            self._control.base, others = sole_generation(self._layout, self._control.map_bytes)
             for generation in others:
                 remove_generation(self._layout, generation, self._files)
         self._base = BaseTier(self._layout, self._control, self._files)
@@ -374,7 +376,15 @@ class LocalEngine:
 
     def compact(self) -> None:
         """Write the base tier anew without its free pages, and go on with that."""
-        self.checkpoint()
+        try:
+            self.checkpoint()
+        except StoreFull:
+            # Free pages that no value fits in, or that somebody reads: without them there is room.
+            self._rewrite_base()
+            self.checkpoint()
+        self._rewrite_base()
+
+    def _rewrite_base(self) -> None:
         with self._tending:
             self._clear_given_up()
             with self._base.write() as txn:
@@ -421,7 +431,8 @@ class LocalEngine:
             "families": len(self._families.names()),
             "segments": len(self._segments.segments),
             "segments_waiting": self._segments.waiting_count,
-            "writers_wait": bool(self._segments.is_behind),
+            "writers_wait": self.is_behind,
+            "is_full": bool(self._segments.is_full),
             "segment_bytes": self._segments.records_bytes,
             "written_bytes": self._segments.retired_bytes + self._segments.records_bytes,
             **self._base.file.sizes(),
@@ -477,18 +488,18 @@ class LocalEngine:
         return maintenance.TEND_SECONDS
 
     def _freeze_aged(self) -> None:
+        """Freeze a segment that is old, or that has the deletions which a full base tier waits for."""
         self._segments.refresh()
         if self._control.active:
             active = self._segments.segments[0]
-            if active.records_bytes and is_dead(
-                active.created_ms + SEGMENT_AGE_MS_MAX, self.clock.now_ms()
-            ):
+            is_old = is_dead(active.created_ms + SEGMENT_AGE_MS_MAX, self.clock.now_ms())
+            if active.records_bytes and (is_old or self._segments.is_full):
                 self._segments.freeze()
 
     def _is_worth_applying(self) -> bool:
         """Whether several segments wait, or one waited in vain for another to be applied together with it."""
         waiting = self._segments.waiting_count
-        if waiting == 1 and self._control.active:
+        if waiting == 1 and self._control.active and not self._segments.is_full:
             now_ns = elapsed_ns()
             self._gathers_until_ns = self._gathers_until_ns or now_ns + GATHER_NS
             if now_ns < self._gathers_until_ns:
@@ -587,20 +598,27 @@ class LocalEngine:
 
     # -- writers that wait for a checkpoint
 
-    def _wait_for_checkpoint(self) -> None:
-        """Too many segments wait: do a checkpoint here, or wait for the one under way."""
+    def _wait_for_checkpoint(self, grows: bool) -> None:
+        """Too many segments wait, or the base tier is full: do a checkpoint here, or wait for the one
+        under way. Raises StoreFull where none can make room."""
+        self._segments.refresh()
+        is_full = grows and self._segments.is_full
+        if is_full and not self._can_shrink():
+            self._segments.refuse_growth()
         if self._is_manual and not is_hurried():
-            self._apply_waiting()
+            self._shrink()
             return
         waited = 0.0
         pause = threading.Event()
-        while self._segments.is_behind:
+        while self._must_wait(grows):
             _kick(tuple(self._workers))
             full = self._fullness
             if full is not None:
                 # A new one: raised, the worker's would keep the frames that it came through.
                 raise StoreFull(str(full))
             if is_hurried() or waited > self.patience:
+                if is_full:
+                    self._segments.refuse_growth()
                 raise StoreBusy(
                     f"{len(self._segments.segments)} segments wait for a checkpoint, and none came"
                     f" within {self.patience:g} s (lock_timeout)"
@@ -609,10 +627,33 @@ class LocalEngine:
             waited += WAIT_SECONDS
             self._segments.refresh()
 
+    def _can_shrink(self) -> bool:
+        """Whether a full base tier may get smaller by what the background, or `_shrink`, has to do."""
+        if self._segments.has_records:
+            return True
+        file = self._base.file
+        with file.reading() as txn:
+            if family_table.given_up(file, txn):
+                return True
+        due_ms = self.clock.now_ms() - SWEEP_GRACE_MS
+        return not self._is_manual and is_dead(file.next_deadline_ms(), due_ms)
+
+    def _shrink(self) -> None:
+        if self._segments.is_full:
+            self._segments.freeze()
+        self._apply_waiting()
+        if self._segments.is_full:
+            with self._tending:
+                self._clear_given_up()
+
+    def _must_wait(self, grows: bool) -> bool:
+        segments = self._segments
+        segments.look()
+        return bool(segments.has_backlog or (grows and segments.is_full and self._can_shrink()))
+
     @property
     def is_behind(self) -> bool:
-        self._segments.look()
-        return self._segments.is_behind
+        return self._must_wait(grows=True)
 
     @property
     def patience(self) -> float:

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from ephemera.core.clock import Clock, elapsed_ns
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
@@ -36,6 +37,8 @@ SPARE_ROOM = 4
 """For how many segments there must be room before one of them is set aside."""
 RETRY_NS = 60_000_000_000
 """How long to leave it when something could not be made ready."""
+LIMIT_SHARE = 16
+"""A segment holds so small a part of `size_limit` at most: what all of them let in beyond it is bounded."""
 KEPT_BYTES = 64 * 1024 * 1024
 """How much a store that nobody else has open keeps mapped of the segments that were applied."""
 
@@ -67,7 +70,7 @@ class Segments(SegmentStack):
         self._layout = layout
         self._files = files
         self._base = base
-        self._segment_bytes = segment_bytes
+        self._segment_bytes = min(segment_bytes, control.size_limit // LIMIT_SHARE or segment_bytes)
         self.commit = GroupCommit(
             control,
             now_ms=clock.now_ms,
@@ -96,7 +99,7 @@ class Segments(SegmentStack):
         self.on_first_use: Callable[[], None] | None = None
         self.on_refresh: Callable[[], None] = _nothing
         self.on_frozen: Callable[[], None] = _nothing
-        self.on_behind: Callable[[], None] = _nothing
+        self.on_behind: Callable[[bool], None] = lambda grows: None
         self.on_earlier: Callable[[], None] = _nothing
 
     # -- what others did
@@ -139,11 +142,13 @@ class Segments(SegmentStack):
         kept = self._kept_with(gone)
         # Together: an interrupt in between would leave a gap, and older versions behind it.
         self._mapped, self._kept = mapped, kept
-        self.is_behind = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
+        self.has_backlog = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
         # Before the stack is shown: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
         self._base.renew()
         self.reader = self._base.reader
+        self.is_full = not self.is_read_only and self._base.is_full()
+        self.is_behind = self.has_backlog or self.is_full
         self.on_refresh()
         self.show(
             [segment for segment, _ in mapped.values()], epoch, bool(active and mapped), self._kept
@@ -171,6 +176,11 @@ class Segments(SegmentStack):
         return len(self.segments) - bool(self.control.active)
 
     @property
+    def has_records(self) -> bool:
+        """Whether any of them holds what the base tier has not taken over."""
+        return any(segment.records_bytes for segment in self.segments)
+
+    @property
     def records_bytes(self) -> int:
         """How many bytes of records wait for a checkpoint."""
         return sum(segment.records_bytes for segment in self.segments)
@@ -189,8 +199,14 @@ class Segments(SegmentStack):
 
     # -- room for writes: the caller has the writer's turn
 
-    def make_room(self, size: int) -> None:
-        """Make a segment that takes writes and has room for `size` bytes of records."""
+    def make_room(self, size: int, grows: bool) -> None:
+        """Make a segment that takes writes and has room for `size` bytes of records.
+
+        Raises StoreFull for a batch that is larger than a segment and does not fit below `size_limit`,
+        unless all of it are deletions.
+        """
+        if grows and size > self._segment_bytes:
+            self._must_fit(size)
         # Once closed, this process has no say in what the next segment is: others may have the store by now.
         # Not `refreshing`: this takes as long as the disk does, and no reader waits for a writer.
         with self.making:
@@ -198,6 +214,20 @@ class Segments(SegmentStack):
                 raise StoreClosed("the store was closed")
             self._make_room(size)
         self.on_frozen()
+
+    def _must_fit(self, size: int) -> None:
+        left = self.control.size_limit - self._base.file.live()[0] - self.records_bytes
+        if size > left:
+            raise StoreFull(
+                f"{size} bytes at once do not fit in the {max(0, left)} that are left of the size_limit"
+                f" of {self.control.size_limit} bytes: delete or purge, or write less at once"
+            )
+
+    def refuse_growth(self) -> NoReturn:
+        raise StoreFull(
+            f"{self._layout.root} has reached its size_limit of {self.control.size_limit} bytes, which its"
+            " first opener set: delete or purge, or close it in all processes and open it with a larger one"
+        )
 
     def _make_room(self, size: int) -> None:
         # Whoever was here before may have been interrupted before it could publish what it had made.
@@ -303,8 +333,8 @@ class Segments(SegmentStack):
     def goes_on(self) -> bool:
         return getattr(self.asking, "goes_on", False) and not is_hurried()
 
-    def wait_for_checkpoint(self) -> None:
-        self.on_behind()
+    def wait_for_checkpoint(self, grows: bool) -> None:
+        self.on_behind(grows)
 
     def wake(self) -> None:
         self.on_earlier()
