@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from ephemera import InvalidArgument, Store
+from ephemera import Store
 from ephemera.cli import output
 from ephemera.cli.stores import Json, StoreUrl, open_to_read
 from ephemera.cli.usage import directory_bytes
-from ephemera.engines.local.files import TEMPORARY_SUFFIX
+from ephemera.engines.local.files import is_temporary
 
 LOOK_SECONDS = 0.1
 
@@ -35,13 +36,8 @@ def backup(
 
 
 def copy(store: Store, target: Path, *, task: str) -> None:
-    """Write a copy with a bar that follows the bytes as they arrive.
-
-    Raises InvalidArgument for a place inside the store, where its own files are.
-    """
+    """Write a copy with a bar that follows the bytes as they arrive."""
     stats = store.stats()
-    if "path" in stats and target.resolve().is_relative_to(Path(stats["path"]).resolve()):
-        raise InvalidArgument(f"{target} lies inside the store: a copy goes elsewhere")
     total = stats.get("base_bytes", 0) + stats.get("segment_bytes", 0)
     with output.progress(task) as advance, _following(target, total, advance):
         store.backup(target)
@@ -51,11 +47,12 @@ def copy(store: Store, target: Path, *, task: str) -> None:
 def _following(target: Path, total: int, advance: output.Advance) -> Iterator[None]:
     """Tell how large the unfinished copy is, from a thread: the copy itself says nothing."""
     is_over = threading.Event()
-    unfinished = f"{target.absolute()}{TEMPORARY_SUFFIX}"
+    place, beginning = target.absolute().parent, f"{target.name}.{os.getpid()}-"
 
     def follow() -> None:
         while not is_over.wait(LOOK_SECONDS):
-            done = directory_bytes(unfinished)
+            names = (name for name in os.listdir(place) if name.startswith(beginning))
+            done = sum(directory_bytes(str(place / name)) for name in names if is_temporary(name))
             advance(min(done, total), total)
 
     thread = threading.Thread(target=follow, daemon=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,5 +111,7 @@ def _open_private(path: str, flags: int) -> int:
 
 def remove_leftovers(path: Path) -> None:
     """Clear away what `replacing` left of this file when its process was killed; nobody may be at it."""
-    for leftover in path.parent.glob(f"{path.name}.*{TEMPORARY_SUFFIX}"):
-        leftover.unlink(missing_ok=True)
+    ours = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}")
+    for leftover in path.parent.iterdir():
+        if ours.fullmatch(leftover.name):
+            leftover.unlink(missing_ok=True)

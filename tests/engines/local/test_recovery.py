@@ -12,6 +12,7 @@ import pytest
 
 from ephemera import CorruptStore, InvalidArgument, ManualClock, Store
 from ephemera.core.row import Row
+from ephemera.engines.local.files import temporary_name
 from tests.engines.local.stores import (
     contents,
     crash_copy,
@@ -426,7 +427,10 @@ def test_leftovers_of_a_creation_are_cleared_away(
     store = open_store()
     store.put("key", "value")
     store.close()
-    leftovers = [path / "segments" / "00000002.seg.new", path / "base" / "00000002.mdb.new"]
+    leftovers = [
+        temporary_name(path / "segments" / "00000002.seg"),
+        temporary_name(path / "base" / "00000002.mdb"),
+    ]
     for leftover in leftovers:
         leftover.write_bytes(b"half a file")
     store = open_store()

@@ -26,6 +26,7 @@ from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
     CorruptStore,
     EphemeraError,
+    InvalidArgument,
     ReadOnly,
     StoreBusy,
     StoreClosed,
@@ -397,6 +398,8 @@ class LocalEngine:
             self._segments.refresh()
 
     def backup(self, path: str) -> None:
+        if Layout(path).root.resolve().is_relative_to(self._layout.root.resolve()):
+            raise InvalidArgument(f"{path} lies inside the store: a backup goes elsewhere")
         state = take_state(self._segments, self._base, self._families)
         try:
             copy_state(state, path, self._files)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ _F_FULLFSYNC = 51
 """macOS's fcntl command that reaches the disk and not just its cache."""
 _O_TMPFILE = getattr(os, "O_TMPFILE", os.O_DIRECTORY)
 """Elsewhere than on Linux a directory cannot be opened so, which is what the caller is told."""
+_TEMPORARY = re.compile(r"\.\d+-[0-9a-f]{16}\.new(-lock)?$")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -267,6 +269,11 @@ def directory_mode(mode: int) -> int:
 def temporary_name(path: Path) -> Path:
     """What a file is called until it is whole: others may be making the same one."""
     return path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `temporary_name` gave a file this name, or LMDB that of its lock beside one."""
+    return _TEMPORARY.search(name) is not None
 
 
 @block

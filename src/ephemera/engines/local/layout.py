@@ -16,9 +16,9 @@ from pathlib import Path
 from ephemera.core.errors import CorruptStore, InvalidArgument
 from ephemera.core.options import MODE_DEFAULT, MODE_MAX
 from ephemera.engines.local.files import (
-    TEMPORARY_SUFFIX,
     Files,
     directory_mode,
+    is_temporary,
     set_mode,
     system_errors,
 )
@@ -88,8 +88,9 @@ class Layout:
     def remove_temporaries(self) -> None:
         """Clear away what a death in the middle of a creation left."""
         for directory in (self.root, self.segments, self.base):
-            for path in directory.glob(f"*{TEMPORARY_SUFFIX}*"):
-                path.unlink(missing_ok=True)
+            for path in directory.iterdir():
+                if is_temporary(path.name) and not path.is_dir():
+                    path.unlink(missing_ok=True)
 
     def _create(self, files: Files) -> None:
         try:
@@ -101,7 +102,7 @@ class Layout:
         # Another process may be creating the same store; its lock directory and temporaries are ours too.
         ours = {"format", "control", "locks", "segments", "base"}
         names = {path.name for path in self.root.iterdir()}
-        foreign = sorted(n for n in names - ours if not n.endswith(TEMPORARY_SUFFIX))
+        foreign = sorted(n for n in names - ours if not is_temporary(n))
         if foreign:
             raise InvalidArgument(
                 f"{self.root} is not empty and no store: it holds {', '.join(foreign[:3])}"
