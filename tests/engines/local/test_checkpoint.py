@@ -50,6 +50,28 @@ def test_a_full_segment_is_followed_by_another(store: Store, path: Path) -> None
     assert store.check().is_clean
 
 
+def test_a_checkpoint_follows_a_compaction_that_removes_its_base_file(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = open_store(), open_store()
+    store.put("a", "1")
+    segments, compacting = engine_of(store)._segments, engine_of(other)
+    waiting = segments.waiting
+
+    def waiting_before_a_compaction() -> list[Segment]:
+        found: list[Segment] = waiting()
+        other.compact()
+        return found
+
+    # A compaction begins with a checkpoint, which would wait for this one: that part is over by then.
+    monkeypatch.setattr(compacting, "checkpoint", lambda: None)
+    monkeypatch.setattr(segments, "waiting", waiting_before_a_compaction)
+    store.checkpoint()
+    assert contents(store) == contents(other) == {b"a": b"1"}
+    assert store.stats()["base_rows"] == 1
+    assert store.check().is_clean
+
+
 def test_a_record_that_fits_to_the_byte_needs_no_other_segment(store: Store) -> None:
     store.put("a", "")
     room = SEGMENT_BYTES - 4096 - 4 * 512 - store.stats()["segment_bytes"]

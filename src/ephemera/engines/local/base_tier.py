@@ -432,8 +432,10 @@ class BaseFile(Closable):
 
     def has_room(self, size: int) -> bool:
         """Whether the file may grow by so many bytes, and there is room for them on the disk."""
-        place = os.statvfs(self.path)
-        left = self._env.info()["map_size"] - _used_bytes(self._env)
+        with lmdb_errors(self.path):
+            left = self._env.info()["map_size"] - _used_bytes(self._env)
+            # By its descriptor: a compaction of another process may have removed the file's name.
+            place = os.fstatvfs(self._fd)
         return size <= min(left, place.f_bavail * place.f_frsize)
 
     def live(self) -> tuple[int, int]:
