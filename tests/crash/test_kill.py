@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 import ephemera
+from ephemera.engines.local._control import Control
 from ephemera.engines.local.files import FileLock
 from tests.crash.processes import TINY_SEGMENT_BYTES, Peer, Seat, peers
 from tests.crash.writers import FAMILY, Crew
@@ -220,6 +221,11 @@ class DyingControl:
     def supersede_base(self, former: int, generation: int) -> None:
         self.base = generation
 
+    def publish_families(self) -> None:
+        control = cast(Control, self._control)
+        self.families = control.families + 1
+        control.publish()
+
     def __setattr__(self, name: str, value: object) -> None:
         if name == self._word:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -245,6 +251,45 @@ def test_a_death_while_a_family_is_emptied_loses_no_later_write(path: Path, meth
         assert family.get(b"new") == b"2"
         store.checkpoint()
         assert family.get(b"new") == b"2"
+
+
+def fill_and_die_clearing(store: ephemera.Store, victim: Peer) -> dict[bytes, bytes]:
+    """Rows in the base tier and in a segment; then the victim clears them, and dies before it can say so."""
+    store.put_many({b"below:%d" % number: b"1" for number in range(5)})
+    store.checkpoint()
+    store.put_many({b"above:%d" % number: b"2" for number in range(5)})
+    victim.tell(die_setting, "families", "clear")
+    victim.join(-signal.SIGKILL)
+    return {b"%s:%d" % (p, n): v for p, v in ((b"below", b"1"), (b"above", b"2")) for n in range(5)}
+
+
+def remove_given_up(seat: Seat) -> None:
+    """What the background maintenance does, sooner or later."""
+    cast(Any, seat.store)._engine._clear_given_up()  # Any: what is private is nobody's type
+
+
+def contents(seat: Seat) -> dict[bytes, bytes]:
+    return dict(seat.store.scan())
+
+
+def test_a_clear_that_died_halfway_never_leaves_half_of_the_family(path: Path) -> None:
+    with (
+        ephemera.open(path, maintenance="manual") as store,
+        Peer(path) as victim,
+        Peer(path, maintenance="manual") as keeper,
+    ):
+        full = fill_and_die_clearing(store, victim)
+        assert dict(store.scan()) in ({}, full)
+        keeper.run(remove_given_up)
+        assert dict(store.scan()) == store.get_many(full) == keeper.run(contents) == {}
+        assert store.check().problems == ()
+
+
+def test_what_one_process_sees_of_a_clear_that_died_halfway_all_see(path: Path) -> None:
+    with ephemera.open(path, maintenance="manual") as store, Peer(path) as victim:
+        full = fill_and_die_clearing(store, victim)
+        with Peer(path, maintenance="manual", read_only=True) as late:
+            assert dict(store.scan()) == store.get_many(full) == late.run(contents)
 
 
 def test_a_death_inside_a_compaction_loses_no_later_write(path: Path) -> None:

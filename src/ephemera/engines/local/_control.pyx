@@ -253,6 +253,11 @@ cdef class Control:
     def families(self, uint64_t version):
         eph_store64(&self.page.families, version)
 
+    def publish_families(self) -> None:
+        """Tell every process to load the table of families again."""
+        eph_add64(&self.page.families, 1)
+        self.publish()
+
     @property
     def size_limit(self) -> int:
         """From how many bytes on the base tier takes no more rows, in every process."""

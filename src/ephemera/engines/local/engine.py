@@ -197,6 +197,10 @@ class LocalEngine:
         self._segments = self._make_segments()
         opened.callback(self._segments.close)
         self._segments.refresh()
+        if not is_first:
+            # The table may have a change whose author died before it published it: what this process
+            # has seen, the others must see.
+            self._control.publish_families()
         self._expiry = Expiry(self._segments, self._base, self._families, self._control.publish)
 
     def _check_base(self) -> None:
@@ -340,8 +344,7 @@ class LocalEngine:
                     yield txn
             finally:
                 # Also after an interrupt, which may have come when all was committed.
-                self._control.families += 1
-                self._control.publish()
+                self._control.publish_families()
             self._segments.refresh()
 
     # -- maintenance
@@ -570,6 +573,10 @@ class LocalEngine:
         file = self._base.file
         with file.reading() as read:
             given_up = family_table.given_up(file, read)
+        if given_up:
+            # Whoever gave them up may have died before it published that. Nobody may look for rows of
+            # these families once the first is removed: those in segments would still be found.
+            self._control.publish_families()
         for family_id in given_up:
             is_more = True
             while is_more:

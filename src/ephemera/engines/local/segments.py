@@ -343,7 +343,7 @@ class Segments(SegmentStack):
         """Leave the segment of a writer that died inside as it is: what it had not published stays
         beyond the head, linked but unseen, and nothing may ever be written over it."""
         # It may have died while it changed the table of families.
-        self.control.families += 1
+        self.control.publish_families()
         self.refresh()
         self._freeze()
 
