@@ -9,6 +9,19 @@ import pytest
 import ephemera
 
 
+@pytest.mark.parametrize("url", ["memory", "Memory", "memory:", ":memory:", "memory:/"])
+def test_a_store_in_memory_has_one_spelling(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ephemera.InvalidArgument, match=r"'memory://'.*\./memory"):
+        ephemera.open(url)
+    assert list(tmp_path.iterdir()) == []
+    for path in ("./memory", Path("memory")):
+        with ephemera.open(path) as store:
+            assert store.stats()["engine"] == "local"
+
+
 @pytest.mark.parametrize("url", ["memory://", "MEMORY://"])
 def test_a_url_names_the_engine(url: str) -> None:
     with ephemera.open(url) as store:

@@ -13,11 +13,14 @@ True
 
 from ephemera.core.clock import Clock, ManualClock
 from ephemera.core.errors import (
+    AccessDenied,
     CorruptStore,
     EngineUnavailable,
     EphemeraError,
     InvalidArgument,
+    NewerFormat,
     ReadOnly,
+    ResourcesExhausted,
     StoreBusy,
     StoreClosed,
     StoreFailed,
@@ -38,6 +41,7 @@ from ephemera.transaction import Transaction
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDenied",
     "Capability",
     "CheckReport",
     "Clock",
@@ -49,7 +53,9 @@ __all__ = [
     "Family",
     "InvalidArgument",
     "ManualClock",
+    "NewerFormat",
     "ReadOnly",
+    "ResourcesExhausted",
     "Snapshot",
     "Store",
     "StoreBusy",

@@ -295,11 +295,20 @@ class Keyspace(OneKey):
             life(self._now_ms())  # what is not usual may be wrong, and is refused in any case
         addition = Addition(by, life=life)
         self._access.update(self._ref, key, addition, durable=check_durable(durable))
-        if addition.is_no_number:
-            raise InvalidArgument("incr counts on decimal digits within signed 64 bits alone")
-        if addition.is_out_of_range:
-            raise InvalidArgument("the counter would leave the signed 64 bits that it has")
+        if addition.is_no_number or addition.is_out_of_range:
+            raise self._not_countable(key, addition)
         return addition.total
+
+    def _not_countable(self, key: bytes, addition: Addition) -> InvalidArgument:
+        # Read again, for this message alone: another writer may have been there since.
+        held = f"the key {show(key)} holds {show(self.get(key))}"
+        if addition.is_no_number:
+            return InvalidArgument(
+                f"{held}: incr counts on decimal digits within signed 64 bits alone; put a number first"
+            )
+        return InvalidArgument(
+            f"{held}: the sum with {addition.by} would leave the signed 64 bits that a counter has"
+        )
 
     # --- many keys ----------------------------------------------------------------------------
 

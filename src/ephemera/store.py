@@ -30,6 +30,7 @@ from ephemera.snapshot import Snapshot
 from ephemera.transaction import Transaction
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+MISSPELT_MEMORY = re.compile(r":?memory:?/?", re.IGNORECASE)
 ALLOWED_URLS = "a path, memory://, s3://, gs://, az://, file://, redis://, rediss://, unix:// or redis+cluster://"
 SLATEDB_SCHEMES = ("s3", "gs", "az", "file")
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
@@ -85,6 +86,11 @@ def _engine(url: object, options: Options) -> KeyValue:
         from ephemera.engines.redis import open_engine
 
         engine = open_engine(place, options)
+    elif isinstance(url, str) and MISSPELT_MEMORY.fullmatch(url):
+        raise InvalidArgument(
+            f"a store in memory is opened as 'memory://', not {place!r}; a directory of that name"
+            " as './memory'"
+        )
     elif scheme or not place:
         raise InvalidArgument(f"a store is opened by {ALLOWED_URLS}, not {place!r}")
     else:

@@ -33,6 +33,15 @@ def test_a_store_can_be_awaited_or_entered(run: Run, url: str) -> None:
     run(main())
 
 
+def test_what_was_not_awaited_says_so(url: str) -> None:
+    opening = aio.open(url)
+    with pytest.raises(InvalidArgument, match="await"):
+        opening.get("name")
+    with pytest.raises(InvalidArgument, match="async with"), opening:
+        pytest.fail("it was entered")
+    assert not hasattr(opening, "put")
+
+
 def test_bad_options_are_refused_as_by_the_plain_open(run: Run) -> None:
     async def main() -> None:
         with pytest.raises(InvalidArgument, match="no option 'ttl'"):

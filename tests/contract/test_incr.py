@@ -21,6 +21,15 @@ def test_a_counter_starts_at_zero(store: Store) -> None:
     assert store.incr(b"hits", 0) == -8
 
 
+def test_a_value_that_is_no_number_is_named_with_its_key(store: Store) -> None:
+    store.put(b"name", b"ada")
+    with pytest.raises(InvalidArgument, match=r"b'name' holds b'ada'"):
+        store.incr(b"name")
+    store.put(b"hits", b"%d" % LARGEST)
+    with pytest.raises(InvalidArgument, match=rf"b'hits' holds b'{LARGEST}'.* 2 "):
+        store.incr(b"hits", 2)
+
+
 def test_a_counter_is_kept_as_decimal_digits(store: Store) -> None:
     store.incr(b"hits", 41)
     assert store.get(b"hits") == b"41"

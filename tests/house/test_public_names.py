@@ -7,6 +7,7 @@ import pytest
 import ephemera
 
 NAMES = [
+    "AccessDenied",
     "Capability",
     "CheckReport",
     "Clock",
@@ -18,7 +19,9 @@ NAMES = [
     "Family",
     "InvalidArgument",
     "ManualClock",
+    "NewerFormat",
     "ReadOnly",
+    "ResourcesExhausted",
     "Snapshot",
     "Store",
     "StoreBusy",

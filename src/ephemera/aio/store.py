@@ -19,6 +19,7 @@ from ephemera import transaction as plain_transaction
 from ephemera.aio.keyspace import Keyspace
 from ephemera.aio.places import InLane, Places, Pool
 from ephemera.core.clock import Clock
+from ephemera.core.errors import InvalidArgument
 from ephemera.core.expiry import TtlLike
 from ephemera.core.keyvalue import Capability, CheckReport, Expired, KeyValue
 
@@ -41,6 +42,10 @@ class _Ended(Protocol):
 E_co = TypeVar("E_co", bound=_Ended, covariant=True)
 
 
+class NotAwaited(InvalidArgument, AttributeError):
+    """What is to be awaited was used as if it had been."""
+
+
 class Beginning(Generic[E_co]):
     """What `open`, `transaction` and `snapshot` return: `await` it for the thing itself, which is then
     yours to end, or let `async with` end it."""
@@ -52,6 +57,20 @@ class Beginning(Generic[E_co]):
         self,
     ) -> Generator[Any, None, E_co]:  # Any: what a loop is told is its own business
         return self._begin().__await__()
+
+    def __getattr__(self, name: str) -> Any:  # Any: never returned
+        if name.startswith("__"):  # asked by Python itself
+            raise AttributeError(name)
+        raise NotAwaited(
+            f"{name!r} was asked of what is not open yet: write `async with … as store`, or"
+            " `store = await …`"
+        )
+
+    def __enter__(self) -> E_co:
+        raise NotAwaited("this is entered with `async with`, not `with`")
+
+    def __exit__(self, *raised: object) -> None:
+        raise AssertionError("it was never entered")
 
     async def __aenter__(self) -> E_co:
         self._begun = await self._begin()

@@ -11,7 +11,10 @@
     ├── EngineUnavailable     the servers behind the store did not answer in time; try again later
     ├── StoreFenced           another writer took the store over; open it again to take it back
     ├── StoreFull             delete, purge, free disk space or raise size_limit, then try again
+    ├── AccessDenied          the system refuses access; give this user the right, or open another place
+    ├── ResourcesExhausted    too few descriptors or too little memory; raise the limit that is named
     ├── StoreFailed           the operating system lost a write; close, then open again to recover
+    ├── NewerFormat           a newer version of ephemera wrote the store; upgrade
     └── CorruptStore          restore a backup; the message names file and offset
 
 The message says what was given and what is allowed. An operation that raises has changed nothing,
@@ -64,6 +67,18 @@ class StoreFenced(EphemeraError):
 class StoreFull(EphemeraError):
     """There is no room: the disk is full or `size_limit` is reached. Reads go on, and at `size_limit`
     deletions, purges, `clear` and `compact` too."""
+
+
+class AccessDenied(EphemeraError):
+    """The system does not let this process at the files: permissions, or a read-only file system."""
+
+
+class ResourcesExhausted(EphemeraError):
+    """The process or the system has no file descriptors or memory left. Nothing was lost."""
+
+
+class NewerFormat(EphemeraError):
+    """The store was written by a newer version of ephemera, which this one cannot read."""
 
 
 class StoreFailed(EphemeraError):

@@ -361,7 +361,7 @@ def test_a_record_damaged_while_the_store_is_open_is_never_served(
     assert store.get("good") == b"untouched"
 
 
-@pytest.mark.parametrize("content", [b"", b"ephemera store, format 2\n", b"\xff" * 100])
+@pytest.mark.parametrize("content", [b"", b"ephemera store, format 0\n", b"\xff" * 100])
 def test_a_damaged_format_file_is_refused(
     open_store: Callable[..., Store], path: Path, content: bytes
 ) -> None:

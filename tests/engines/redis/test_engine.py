@@ -643,6 +643,14 @@ def test_nobody_there_is_told_within_the_time_given(opener: Opener) -> None:
     assert elapsed_ns() - began_ns < 20e9
 
 
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_a_closed_port_is_told_in_about_a_second(opener: Opener, scheme: str) -> None:
+    began_ns = elapsed_ns()
+    with pytest.raises(EngineUnavailable, match="Is a server running there"):
+        opener(f"{scheme}://127.0.0.1:{free_port()}")
+    assert elapsed_ns() - began_ns < 5e9  # retry_for is 15 s
+
+
 def test_a_server_that_hangs_is_given_up_in_time_and_used_again(
     tmp_path: Path, opener: Opener
 ) -> None:

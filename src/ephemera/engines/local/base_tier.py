@@ -46,7 +46,14 @@ from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import Closable
 from ephemera.engines.local._signs import Signs
-from ephemera.engines.local.files import FileLock, Files, allocate, create_file, system_errors
+from ephemera.engines.local.files import (
+    FileLock,
+    Files,
+    allocate,
+    create_file,
+    explain,
+    system_errors,
+)
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
@@ -876,7 +883,7 @@ def lmdb_errors(path: Path) -> Iterator[None]:
             f"{path} has used up size_limit and the reserve above it: close old snapshots, then"
             " compact(), or close the store in all processes and open it with a larger size_limit"
         ) from error
-    except (lmdb.DiskError, lmdb.MemoryError) as error:
+    except lmdb.DiskError as error:
         raise StoreFull(f"no room for {path}: {error}") from error
     except lmdb.ReadersFullError as error:
         raise StoreBusy(
@@ -892,4 +899,7 @@ def lmdb_errors(path: Path) -> Iterator[None]:
         if error.code == errno.EFAULT:
             # A page said that there is more behind it than the file has.
             raise CorruptStore(path, None, str(error)) from error
+        known = explain(error.code, path)
+        if known is not None:
+            raise known from error
         raise

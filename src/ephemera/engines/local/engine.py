@@ -139,7 +139,10 @@ class LocalEngine:
         # What fails leaves nothing open, at once and not when it is collected: whoever handles it may
         # open the store again.
         try:
-            with self._attachment.attaching(opened := ExitStack()) as is_first:
+            with (
+                system_errors(self._layout.root),
+                self._attachment.attaching(opened := ExitStack()) as is_first,
+            ):
                 self._open(opened, is_first=is_first)
         except BaseException:
             self._attachment.close()

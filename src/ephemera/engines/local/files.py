@@ -17,7 +17,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ephemera.core._block import block
-from ephemera.core.errors import CorruptStore, StoreFailed, StoreFull
+from ephemera.core.errors import (
+    AccessDenied,
+    CorruptStore,
+    EphemeraError,
+    InvalidArgument,
+    ResourcesExhausted,
+    StoreFailed,
+    StoreFull,
+)
 from ephemera.core.options import MODE_DEFAULT
 from ephemera.engines.local._mapping import Mapping
 
@@ -120,11 +128,11 @@ class Files:
         """Map a file as it is. Raises FileNotFoundError when there is none."""
         with system_errors(path):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        size = os.fstat(fd).st_size
-        if size == 0:
-            os.close(fd)
-            raise CorruptStore(path, 0, "the file is empty")
-        return Mapped(path, fd, size)
+            size = os.fstat(fd).st_size
+            if size == 0:
+                os.close(fd)
+                raise CorruptStore(path, 0, "the file is empty")
+            return Mapped(path, fd, size)
 
     def sync(self, mapped: Mapped, start: int = 0, end: int | None = None) -> None:
         """Return once what was written to these bytes of the memory is on the disk.
@@ -278,20 +286,49 @@ def is_temporary(name: str) -> bool:
 
 @block
 def system_errors(path: object) -> Iterator[None]:
-    """The system's errors in our words: StoreFull when there is no room, else StoreFailed.
+    """The system's errors in our words: see `explain`.
 
-    Those that mean what they say (no such file, no permission, …) have a class of their own, and pass.
+    Those that mean what they say to the caller (no such file, it exists, …) pass.
     """
     try:
         yield
     except OSError as error:
+        known = explain(error.errno, path)
+        if known is not None:
+            raise known from error
         if type(error) is not OSError:
             raise
-        if error.errno in _NO_ROOM:
-            raise StoreFull(
-                f"no room for {path}: {error.strerror}. Free some space; then writes go on"
-            ) from error
         raise StoreFailed(f"{path}: {error}") from error
+
+
+def explain(number: int | None, path: object) -> EphemeraError | None:
+    """Return what an error number of the system means to a store, and what to do; None if it may
+    mean a write that was lost."""
+    words = os.strerror(number) if number else ""
+    if number in _NO_ROOM:
+        return StoreFull(f"no room for {path}: {words}. Free some space; then writes go on")
+    if number in (errno.EACCES, errno.EPERM):
+        return AccessDenied(
+            f"{path}: {words}. A store needs the right to read and write for every process, readers"
+            " too: run as its owner, or let the owner open it with mode=0o660 and share its group"
+        )
+    if number == errno.EROFS:
+        return AccessDenied(
+            f"{path}: {words}. Readers share locks with writers, so a store needs a file system that"
+            " is mounted for writing: copy it to one, or mount it so"
+        )
+    if number in (errno.EMFILE, errno.ENFILE):
+        return ResourcesExhausted(
+            f"{path}: {words}. Close files or stores, or raise the limit (ulimit -n)"
+        )
+    if number == errno.ENOMEM:
+        return ResourcesExhausted(
+            f"{path}: {words}. Open the store with a smaller size_limit, which is the size of its"
+            " mapping, or raise the limit of memory (ulimit -v)"
+        )
+    if number in (errno.ENAMETOOLONG, errno.ELOOP):
+        return InvalidArgument(f"{path}: {words}")
+    return None
 
 
 def allocate(fd: int, size: int) -> None:

@@ -11,9 +11,10 @@ app.eph/
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
-from ephemera.core.errors import CorruptStore, InvalidArgument
+from ephemera.core.errors import CorruptStore, InvalidArgument, NewerFormat
 from ephemera.core.options import MODE_DEFAULT, MODE_MAX
 from ephemera.engines.local.files import (
     Files,
@@ -23,7 +24,8 @@ from ephemera.engines.local.files import (
     system_errors,
 )
 
-FORMAT_LINE = b"ephemera store, format 1\n"
+FORMAT = 1
+FORMAT_LINE = b"ephemera store, format %d\n" % FORMAT
 SEGMENT_SUFFIX = ".seg"
 BASE_SUFFIX = ".mdb"
 
@@ -58,6 +60,10 @@ class Layout:
 
         Those of `format` hold for all files. Given another `mode`, all of them are changed. Raises InvalidArgument when something else lies at the path.
         """
+        with system_errors(self.root):
+            self._prepare(files, create=create, mode=mode)
+
+    def _prepare(self, files: Files, *, create: bool, mode: int | None) -> None:
         if self.root.exists() and not self.root.is_dir():
             raise InvalidArgument(f"{self.root} is a file; a store is a directory")
         if not self.format.exists():
@@ -65,9 +71,7 @@ class Layout:
                 raise InvalidArgument(f"there is no store at {self.root}")
             files.mode = MODE_DEFAULT if mode is None else mode
             self._create(files)
-        line = self.format.read_bytes()
-        if line != FORMAT_LINE:
-            raise CorruptStore(self.format, 0, f"holds {line[:40]!r}, not {FORMAT_LINE!r}")
+        self._check_format()
         files.mode = self.format.stat().st_mode & MODE_MAX | MODE_DEFAULT
         if mode is not None and mode != files.mode:
             self._change_mode(mode)
@@ -77,6 +81,18 @@ class Layout:
             _make_directory(directory, files.mode)
         if missing:
             files.sync_directory(self.root)
+
+    def _check_format(self) -> None:
+        line = self.format.read_bytes()
+        if line == FORMAT_LINE:
+            return
+        found = re.fullmatch(rb"ephemera store, format ([0-9]{1,9})\n", line)
+        if found and int(found[1]) > FORMAT:
+            raise NewerFormat(
+                f"{self.root} was written by a newer version of ephemera (format {int(found[1])};"
+                f" this one reads {FORMAT}): upgrade"
+            )
+        raise CorruptStore(self.format, 0, f"holds {line[:40]!r}, not {FORMAT_LINE!r}")
 
     def _change_mode(self, mode: int) -> None:
         # `format` last: its permissions say that those of all others are set.
@@ -97,7 +113,7 @@ class Layout:
             self.root.parent.mkdir(parents=True, exist_ok=True)
             if not self.root.exists():
                 _make_directory(self.root, files.mode)
-        except OSError as error:
+        except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
             raise InvalidArgument(f"no store can be made at {self.root}: {error}") from error
         # Another process may be creating the same store; its lock directory and temporaries are ours too.
         ours = {"format", "control", "locks", "segments", "base"}

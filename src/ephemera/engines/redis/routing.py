@@ -47,6 +47,8 @@ BATCH_BYTES = 64 * 1024
 BATCH_COMMANDS = 2_000
 SWAP_KEYS_MAX = 150_000
 """A command of Redis has at most 2**20 parts, and each key takes six of them."""
+FIRST_ANSWER_S = 1.0
+"""How long a server that was never reached is tried."""
 PAUSE_S_FIRST = 0.005
 PAUSE_S_MAX = 0.2
 
@@ -239,6 +241,7 @@ class Router:
         self.retries = 0
         self._settings = settings
         self._closed = threading.Event()
+        self._has_answered = False
         self.topology.look_again(elapsed_ns() + int(settings.retry_for_s * 1e9))
 
     def ask(self, request: Request) -> Reply:
@@ -258,6 +261,7 @@ class Router:
             for at, outcome in outcomes.items():
                 failure = _failure(outcome)
                 if failure is None:
+                    self._has_answered = True
                     answers[at] = outcome
                     del waiting[at]
                     continue
@@ -292,6 +296,12 @@ class Router:
     def close(self) -> None:
         self._closed.set()
         self.topology.close()
+
+    def patience_s(self, failures: Sequence[Exception]) -> float:
+        """How long to go on after these: not long where no server was ever reached, as at a wrong address."""
+        if self._has_answered or not all(isinstance(each, Unreached) for each in failures):
+            return self.retry_for_s
+        return min(FIRST_ANSWER_S, self.retry_for_s)
 
     @property
     def retry_for_s(self) -> float:
@@ -427,7 +437,8 @@ class Patience:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._until_ns = elapsed_ns() + int(router.retry_for_s * 1e9)
+        self._began_ns = elapsed_ns()
+        self._until_ns = self._began_ns + int(router.retry_for_s * 1e9)
         self._pause_s = PAUSE_S_FIRST
 
     def after(self, failures: Sequence[Exception]) -> None:
@@ -435,9 +446,11 @@ class Patience:
         router = self._router
         router.check_open()
         router.retries += 1
-        if self._is_over:
+        patience_s = router.patience_s(failures)
+        if elapsed_ns() >= self._began_ns + int(patience_s * 1e9):
             raise EngineUnavailable(
-                f"{router.place} did not answer within {router.retry_for_s:g} s: {failures[0]}"
+                f"{router.place} did not answer within {patience_s:g} s: {failures[0]}."
+                " Is a server running there?"
             )
         if all(_is_settled(failure) for failure in failures):
             return

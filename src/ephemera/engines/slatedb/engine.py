@@ -60,7 +60,7 @@ from ephemera.engines.slatedb.families import (
 )
 from ephemera.engines.slatedb.gate import Gate, Turnkey
 from ephemera.engines.slatedb.library import ANSWER_S, CLOSED, check_threads, load
-from ephemera.engines.slatedb.opening import open_reader, open_writer
+from ephemera.engines.slatedb.opening import naming_credentials, open_reader, open_writer
 from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
@@ -117,10 +117,11 @@ class SlateEngine:
 
     def _open(self) -> None:
         """Open the database; once more, if no other writer has taken it over since."""
-        if self.is_read_only:
-            self._db = open_reader(self._place)
-        else:
-            self._db, self._epoch = open_writer(self._place, after=self._epoch)
+        with naming_credentials(self._place):
+            if self.is_read_only:
+                self._db = open_reader(self._place)
+            else:
+                self._db, self._epoch = open_writer(self._place, after=self._epoch)
         self._state = State("dbreader" if self.is_read_only else "db", self._db)
 
     def _new_writer(self, stored_ms: int) -> Writer:
