@@ -38,7 +38,7 @@ KINDS: list[tuple[Reply, bytes, bytes]] = [
     (Unordered([OK]), b"*1\r\n+OK\r\n", b"~1\r\n+OK\r\n"),
     (Push([b"message"]), b"*1\r\n$7\r\nmessage\r\n", b">1\r\n$7\r\nmessage\r\n"),
     (Verbatim(b"text"), b"$4\r\ntext\r\n", b"=8\r\ntxt:text\r\n"),
-    (BigNumber(2**70), b"$22\r\n%d\r\n" % 2**70, b"(%d\r\n" % 2**70),
+    (BigNumber(b"%d" % 2**70), b"$22\r\n%d\r\n" % 2**70, b"(%d\r\n" % 2**70),
     (Refused("ERR no\r\nway"), b"-ERR no  way\r\n", b"-ERR no  way\r\n"),
 ]  # fmt: skip
 

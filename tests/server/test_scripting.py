@@ -215,7 +215,7 @@ def test_a_script_that_asks_for_resp3_gets_its_types(call: str, seen: str, clien
 @pytest.mark.parametrize(
     "reply",
     [
-        {b"a": 1}, Unordered([b"a"]), 1.5, True, False, None, BigNumber(2**70), Verbatim(b"text"),
+        {b"a": 1}, Unordered([b"a"]), 1.5, True, False, None, BigNumber(b"%d" % 2**70), Verbatim(b"text"),
         Simple(b"OK"), b"bytes", 7, (1, (b"x", True)),
     ],
     ids=repr,
@@ -405,7 +405,8 @@ def test_python_cannot_be_reached(script: str, client: Client) -> None:
     ("expression", "seen"),
     [
         ("type(redis.call)", "function"),
-        ("tostring(redis.call)", "function: builtin"),
+        ("tostring(redis.call):match('^function: 0x%x+$') ~= nil", "true"),
+        ("tostring(cjson.null)", "userdata: (nil)"),
         ("tostring(loadstring(string.dump(function() return 7 end)))", "nil"),
         ("load(function() return nil end)()", "nil"),
         ("loadstring('return 5')()", "5"),

@@ -54,7 +54,7 @@ def _pretty(reply: Any, depth: int) -> str:  # Any: replies nest
                       [value for _, value in reply], depth, "#")  # fmt: skip
     if isinstance(reply, list):
         return _lines([""] * len(reply), reply, depth, ")")
-    if isinstance(reply, Simple | Verbatim):
+    if isinstance(reply, Simple | Verbatim | BigNumber):
         return bytes(reply).decode(errors="backslashreplace")
     if isinstance(reply, bytes):
         return quote(reply)
@@ -66,7 +66,7 @@ def _pretty(reply: Any, depth: int) -> str:  # Any: replies nest
         return "(true)" if reply else "(false)"
     if isinstance(reply, float):
         return f"(double) {reply:g}"
-    return f"{reply}" if isinstance(reply, BigNumber) else f"(integer) {reply}"
+    return f"(integer) {reply}"
 
 
 def _lines(heads: list[str], members: list[Any], depth: int, mark: str) -> str:  # Any: as above

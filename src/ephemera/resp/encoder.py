@@ -116,7 +116,7 @@ RESP2: dict[type, Render] = {
     Push: _array,
     Pushes: _all,
     Verbatim: bulk,
-    BigNumber: lambda number, _: bulk(b"%d" % number),
+    BigNumber: bulk,
     Special: _special2,
 }
 RESP3: dict[type, Render] = RESP2 | {
@@ -127,6 +127,6 @@ RESP3: dict[type, Render] = RESP2 | {
     Unordered: _set,
     Push: _push,
     Verbatim: _verbatim,
-    BigNumber: lambda number, _: b"(%d\r\n" % number,
+    BigNumber: lambda digits, _: b"(%b\r\n" % digits.translate(LINE_BREAKS),
     Special: _special3,
 }

@@ -27,8 +27,8 @@ class Verbatim(bytes):
     """Text for people, to be shown as it is."""
 
 
-class BigNumber(int):
-    """A whole number that may leave the signed 64 bits."""
+class BigNumber(bytes):
+    """A whole number that may leave the signed 64 bits, as its digits: a million of them cost no arithmetic."""
 
 
 class Unordered(list[Any]):  # Any: replies of every kind, which mypy cannot nest

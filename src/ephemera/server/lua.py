@@ -8,7 +8,9 @@ returning a table runs none of the script's code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib.resources import files
+from random import getrandbits
 from typing import Any, TypeVar
 
 from ephemera import UnsupportedOperation
@@ -41,6 +43,9 @@ LOOK_STEPS = 1_000
 """After how many steps in a function of ours, such as members that cjson encodes."""
 DEPTH_MAX = 128
 TOO_DEEP = Refused("ERR reached lua stack limit")
+TOO_LARGE = "ERR too large for the interpreter of scripts"
+MEMBER_BYTES = 64
+"""What a member of a table takes, at most, besides its text."""
 
 LuaValue = (
     Any  # what lupa hands over: bytes, numbers, bools, None, and handles of Lua's own objects
@@ -77,6 +82,8 @@ class Lua:
     ) -> None:
         lupa = _lupa()
         self._check = check
+        self._explain = explain
+        self._room = self._members = 0
         self._kind: Callable[[LuaValue], str | None] = lupa.lua_type
         self._error: type[Exception] = lupa.LuaError
         self._runtime = lupa.LuaRuntime(
@@ -87,7 +94,6 @@ class Lua:
             attribute_filter=_refuse_attribute,
             max_memory=MEMORY_BYTES_MAX,
         )
-        sandbox = files("ephemera.server").joinpath("sandbox.lua").read_bytes()
         (
             self._compile,
             self._run,
@@ -95,8 +101,9 @@ class Lua:
             self._arm,
             self._sethook,
             self._collect,
+            self._fields,
         ) = self._runtime.execute(
-            sandbox,
+            _source("sandbox.lua"),
             self._named(functions),
             self.table(
                 {name.encode(): self._named(each) for name, each in libraries(self).items()}
@@ -104,6 +111,9 @@ class Lua:
             explain,
             look,
             note_end,
+            _search,
+            partial(getrandbits, 31),
+            _source("patterns.lua"),
             LOOK_FIRST,
             KILOBYTES_MAX,
         )
@@ -122,7 +132,8 @@ class Lua:
     # --- running ------------------------------------------------------------------------------
 
     def compile(self, code: bytes) -> Function:
-        """A script, ready to run. Raises Failed where it is no Lua."""
+        """A script, ready to run. Raises Failed where it is no Lua, Refused where it is too large."""
+        self._need(2 * len(code))
         function, error = self._compile(code, SOURCE)
         if function is None:
             raise Failed(error)
@@ -131,8 +142,12 @@ class Lua:
     def run(self, script: Function, keys: list[bytes], arguments: list[bytes]) -> LuaValue:
         """What the script returns. Raises Failed where it fails."""
         try:
+            given = self.array(keys), self.array(arguments)
+        except Refused as refused:
+            raise Failed(refused.text) from None
+        try:
             self._arm()
-            outcome = self._run(script, self.array(keys), self.array(arguments))
+            outcome = self._run(script, *given)
         except self._error as error:
             raise Failed(str(error).encode()) from None
         finally:
@@ -147,7 +162,7 @@ class Lua:
             self._collect()
         if not self.is_table(value):
             raise Failed(b"ERR %b" % value if isinstance(value, bytes) else b"ERR unknown error")
-        fields = dict(value.items())
+        fields = dict(self.fields(value))
         text = fields.get(b"err")
         place = b"%b:%d" % (fields[b"source"], fields[b"line"]) if b"source" in fields else b""
         raise Failed(text if isinstance(text, bytes) else b"ERR unknown error", place)
@@ -165,7 +180,33 @@ class Lua:
     # --- values -------------------------------------------------------------------------------
 
     def _named(self, members: Mapping[str, object]) -> LuaValue:
-        return self.table({name.encode(): member for name, member in members.items()})
+        return self.table(
+            {
+                name.encode(): self._called(member) if callable(member) else member
+                for name, member in members.items()
+            }
+        )
+
+    def _called(self, function: Callable[..., LuaValue]) -> Callable[..., LuaValue]:
+        """The function as Lua calls it: what it raises holds nothing of its arguments.
+
+        An object of Lua belongs to the coroutine that passed it. A traceback would keep it for longer than the
+        coroutine lives, and lupa would then release it in memory that was freed.
+        """
+
+        def call(*arguments: LuaValue) -> LuaValue:
+            try:
+                result = function(*arguments)
+                if isinstance(result, bytes):
+                    self._need(len(result))
+                return result
+            except Exception as error:
+                refused = Refused(self._explain(error))
+                _forget_frames(error)
+            del arguments
+            raise refused
+
+        return call
 
     def is_table(self, value: LuaValue) -> bool:
         return self._kind(value) == "table"
@@ -176,10 +217,43 @@ class Lua:
         return kind == "function" or (kind is None and callable(value))
 
     def table(self, fields: Mapping[Any, LuaValue]) -> LuaValue:  # Any: keys of Lua
+        self._need(_size(fields) + _size(fields.values()))
         return self._runtime.table_from(fields)
 
     def array(self, values: Iterable[LuaValue]) -> LuaValue:
-        return self._runtime.table_from(list(values))
+        made = list(values)
+        self._need(_size(made))
+        return self._runtime.table_from(made)
+
+    def _need(self, size: int) -> None:
+        """Raise Refused where so many bytes more come near the limit of memory.
+
+        An allocation that fails inside a function of lupa jumps out of it past the state of Python.
+        """
+        room = MEMORY_BYTES_MAX - MEMORY_BYTES_MAX // 8
+        if self._runtime.get_memory_used() + size > room:
+            self._collect()
+            if self._runtime.get_memory_used() + size > room:
+                raise Refused(TOO_LARGE)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether what outlives scripts, which is other scripts, takes so much that they lack it."""
+        if self._runtime.get_memory_used() < KILOBYTES_MAX * 1024 // 2:
+            return False
+        self._collect()
+        return bool(self._runtime.get_memory_used() >= KILOBYTES_MAX * 1024 // 2)
+
+    def fields(self, table: LuaValue) -> Iterator[tuple[LuaValue, LuaValue]]:
+        """The names and values in a table. Raises Refused where the script has to end meanwhile."""
+        read = partial(self._fields, table)
+        try:
+            while read is not None and (found := read()) is not None:
+                read = found[0]
+                yield from zip(found[1::2], found[2::2], strict=True)
+        except self._error:
+            self._check()
+            raise
 
     def from_reply(self, reply: Reply, protocol: int) -> LuaValue:
         """A reply as scripts get it."""
@@ -189,9 +263,9 @@ class Lua:
             return self.table({b"err": reply.text})
         if isinstance(reply, Simple):
             return self.table({b"ok": bytes(reply)})
-        if isinstance(reply, bytes) and not isinstance(reply, Verbatim):
+        if isinstance(reply, bytes) and not isinstance(reply, Verbatim | BigNumber):
             return reply
-        if isinstance(reply, int) and not isinstance(reply, bool | BigNumber):
+        if isinstance(reply, int) and not isinstance(reply, bool):
             return reply
         if isinstance(reply, list | tuple) and not (protocol == 3 and isinstance(reply, Unordered)):
             return self.array(self.from_reply(member, protocol) for member in reply)
@@ -199,10 +273,8 @@ class Lua:
 
     def _from_reply2(self, reply: Reply) -> LuaValue:
         """What only RESP3 has, as RESP2 puts it."""
-        if isinstance(reply, Verbatim):
+        if isinstance(reply, Verbatim | BigNumber):
             return bytes(reply)
-        if isinstance(reply, BigNumber):
-            return b"%d" % reply
         if isinstance(reply, float):
             return double(reply)
         if isinstance(reply, dict):
@@ -214,7 +286,7 @@ class Lua:
             text = self.table({b"string": bytes(reply), b"format": b"txt"})
             return self.table({b"verbatim_string": text})
         if isinstance(reply, BigNumber):
-            return self.table({b"big_number": b"%d" % reply})
+            return self.table({b"big_number": bytes(reply)})
         if isinstance(reply, float):
             return self.table({b"double": reply})
         if isinstance(reply, dict):
@@ -228,8 +300,24 @@ class Lua:
             )
         return reply  # a bool
 
-    def to_reply(self, value: LuaValue, protocol: int, depth: int = 0) -> Reply:
-        """What a script returned, as a reply."""
+    def to_reply(self, value: LuaValue, protocol: int) -> Reply:
+        """What a script returned, as a reply. Raises Refused where it is too large or the script has to end.
+
+        A table that holds others twice, which hold others twice, is small in Lua and without bound in a reply.
+        """
+        self._room, self._members = KILOBYTES_MAX * 1024, 0
+        return self._reply(value, protocol, 0)
+
+    def _count(self, size: int) -> None:
+        self._members += 1
+        self._room -= MEMBER_BYTES + size
+        if self._room < 0:
+            raise Refused("ERR the script's reply is too large")
+        if self._members % LOOK_STEPS == 0:
+            self._check()
+
+    def _reply(self, value: LuaValue, protocol: int, depth: int) -> Reply:
+        self._count(len(value) if isinstance(value, bytes) else 0)
         if isinstance(value, bool):
             return value if protocol == 3 else 1 if value else None
         if isinstance(value, bytes):
@@ -240,7 +328,7 @@ class Lua:
             return None
         if depth == DEPTH_MAX:
             return TOO_DEEP
-        fields = dict(value.items())
+        fields = dict(self.fields(value))
         for name, convert in self._tagged.items():
             if name in fields:
                 reply = convert(fields[name], protocol, depth + 1)
@@ -252,7 +340,7 @@ class Lua:
         """The members from 1 up to the first that is missing."""
         members: list[Reply] = []
         while (len(members) + 1) in fields:
-            members.append(self.to_reply(fields[len(members) + 1], protocol, depth))
+            members.append(self._reply(fields[len(members) + 1], protocol, depth))
         return tuple(members)
 
     def _error_reply(self, value: LuaValue, *_: int) -> Reply:
@@ -269,23 +357,21 @@ class Lua:
         if not self.is_table(value):
             return None
         return {
-            self.to_reply(key, protocol, depth): self.to_reply(held, protocol, depth)
-            for key, held in value.items()
+            self._reply(key, protocol, depth): self._reply(held, protocol, depth)
+            for key, held in self.fields(value)
             if not self.is_table(key)
         }
 
     def _set(self, value: LuaValue, protocol: int, depth: int) -> Reply:
         if not self.is_table(value):
             return None
-        return Unordered(self.to_reply(member, protocol, depth) for member in value)
+        return Unordered(self._reply(member, protocol, depth) for member, _ in self.fields(value))
 
     def _big_number(self, value: LuaValue, *_: int) -> Reply:
-        if not isinstance(value, bytes):
-            return None
-        return BigNumber(value) if value.removeprefix(b"-").isdigit() else value
+        return BigNumber(value) if isinstance(value, bytes) else None
 
     def _verbatim(self, value: LuaValue, *_: int) -> Reply:
-        text = dict(value.items()).get(b"string") if self.is_table(value) else None
+        text = dict(self.fields(value)).get(b"string") if self.is_table(value) else None
         return Verbatim(text) if isinstance(text, bytes) else None
 
 
@@ -294,6 +380,26 @@ def _whole(number: float) -> int:
     if INTEGER_MIN <= number < INTEGER_MAX:
         return int(number)
     return INTEGER_MIN
+
+
+def _size(values: Iterable[LuaValue]) -> int:
+    return sum(MEMBER_BYTES + (len(v) if isinstance(v, bytes) else 0) for v in values)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Let go of everything that the functions held which an error passed through."""
+    at: BaseException | None = error
+    while at is not None:
+        at.__traceback__, at = None, at.__context__
+
+
+def _search(text: bytes, wanted: bytes, first: int) -> int | None:
+    """The place of a plain text, counted from 1, from `first` on; in linear time, unlike Lua's own."""
+    return text.find(wanted, int(first) - 1) + 1 or None
+
+
+def _source(name: str) -> bytes:
+    return files("ephemera.server").joinpath(name).read_bytes()
 
 
 def _refuse_attribute(_: object, name: object, __: bool) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ephemera.server.lua import Lua, LuaValue
 
 JSON_DEPTH_MAX = 128
+JSON_BYTES_MAX = 64 * 1024 * 1024
+"""A table that holds others twice is small in Lua and without bound as JSON."""
 SPARSE_RATIO_MAX = 2
 SPARSE_SAFE = 10
 """An array with holes is one up to this length, and beyond it while it is no more than half empty."""
@@ -41,7 +43,13 @@ class Encoder:
         self._lua = lua
 
     def __call__(self, value: LuaValue = None) -> bytes:
-        return b"".join(self._lua.looked_at(self._parts(value, 1)))
+        parts, size = [], 0
+        for part in self._lua.looked_at(self._parts(value, 1)):
+            size += len(part)
+            if size > JSON_BYTES_MAX:
+                raise Refused("ERR Cannot serialise, the text would be too large")
+            parts.append(part)
+        return b"".join(parts)
 
     def _parts(self, value: LuaValue, depth: int) -> Iterator[bytes]:
         if isinstance(value, bool):
@@ -53,7 +61,7 @@ class Encoder:
         elif self._lua.is_table(value):
             if depth > JSON_DEPTH_MAX:
                 raise Refused(f"ERR Cannot serialise, excessive depth ({depth})")
-            yield from self._table(dict(self._lua.looked_at(value.items())), depth)
+            yield from self._table(dict(self._lua.looked_at(self._lua.fields(value))), depth)
         elif self._lua.is_function(value):
             raise Refused("ERR Cannot serialise function: type not supported")
         else:

@@ -1,29 +1,67 @@
 -- The world of a script: what it can see and cannot change, and how it is run and ended.
 --
--- Handed in: the members of `redis`, the libraries by name, `explain` (the text of an error that a function of
--- ours raised), `ask` (after how many instructions to look again at the script that holds so many kilobytes; 0 if it
--- has to end), `note_end` (told the line at which it had to), how many instructions pass before the first look, and from
--- how many kilobytes on they are counted without the garbage.
--- Handed out: `compile`, `run`, `null`, what arms and disarms those looks, and the collector.
+-- Handed in: the members of `redis`, the libraries by name, `explain` (the text of an error that a function in Python
+-- raised), `ask` (after how many instructions to look again at the script that holds so many kilobytes; 0 if it
+-- has to end), `note_end` (given the line at which it had to), `search` (the place of a plain text), `draw` (a seed), the
+-- source of patterns.lua, how many instructions pass before the first look, and from how many kilobytes on they are
+-- counted without the garbage.
+-- Handed out: `compile`, `run`, `null`, what arms and disarms those looks, the collector, and `fields` of a table.
 --
--- Functions of ours are userdata to Lua, and their errors are too. A script sees neither: it is told "function",
--- and errors as tables with a field `err`. They are not wrapped in functions of Lua, because the tail call
--- `return redis.call(...)` would then leave no trace of the line it stands in.
+-- Rules. All scripts of a server share this interpreter, so whatever a script can reach is its own, or cannot be changed:
+--   * Tables that all scripts share are read through an empty table in front of them, which refuses to be written to.
+--   * No object of Python is ever handed to a script. Functions in Python are wrapped in closures of C (`as_function`), not
+--     of Lua, because the tail call `return redis.call(...)` of a function of Lua leaves no trace of its line. Their
+--     errors arrive as objects of Python, and every way to catch an error (pcall, xpcall, coroutine.resume) turns
+--     them into tables or text. Should one slip through, it does nothing: the metatable of these objects is emptied and hidden.
+--   * Functions of Lua's own that change state which all scripts share (the collector, the random numbers, environments,
+--     debug hooks) are replaced or left out.
+--   * Functions of C cannot be interrupted. Those whose cost or depth is not bounded by the size of what they are given are guarded.
 
-local redis, libraries, explain, ask, note_end, LOOK_FIRST, KILOBYTES_MAX = ...
+local redis, libraries, explain, ask, note_end, search, draw, patterns, LOOK_FIRST, KILOBYTES_MAX = ...
 
 local collectgarbage, gcinfo = collectgarbage, gcinfo
 local error, getinfo, getmetatable, loadstring = error, debug.getinfo, getmetatable, loadstring
 local next, pairs, pcall, rawget, rawset = next, pairs, pcall, rawget, rawset
-local setfenv, sethook, setmetatable, tostring = setfenv, debug.sethook, setmetatable, tostring
-local type, xpcall = type, xpcall
-local byte, find, sub = string.byte, string.find, string.sub
-local concat, floor, insert = table.concat, math.floor, table.insert
+local select, setfenv, sethook, setmetatable = select, setfenv, debug.sethook, setmetatable
+local tonumber, tostring, type, unpack, xpcall = tonumber, tostring, type, unpack, xpcall
+local byte, find, format, sub = string.byte, string.find, string.format, string.sub
+local concat, floor, insert, sort = table.concat, math.floor, table.insert, table.sort
 local create, resume, running = coroutine.create, coroutine.resume, coroutine.running
 
 local READONLY = "Attempt to modify a readonly table"
 local OWN = getinfo(1, "S").source
 local null = newproxy()
+
+-- Functions in Python.
+
+local function hide_python(object)
+  local meta = debug.getmetatable(object)
+  for name in pairs(meta) do
+    if name ~= "__gc" then
+      meta[name] = nil
+    end
+  end
+  meta.__metatable = false
+end
+
+local function as_functions(members)
+  for name, member in pairs(members) do
+    if type(member) == "userdata" then
+      members[name] = python.as_function(member)
+    end
+  end
+  return members
+end
+
+local an_object = explain
+local called = as_functions {explain = explain, ask = ask, note_end = note_end, search = search, draw = draw}
+explain, ask, note_end, search, draw = called.explain, called.ask, called.note_end, called.search, called.draw
+as_functions(redis)
+for _, library in pairs(libraries) do
+  as_functions(library)
+end
+hide_python(an_object)
+an_object, called = nil, nil
 
 -- Tables that scripts read through an empty one in front of them.
 
@@ -44,17 +82,18 @@ local function protect(inner, index)
   return front
 end
 
--- Errors, as scripts know them. A stack that overflows in the look at the script does so in the script.
+-- Errors, as scripts know them. A stack that overflows in the look at the script does so in the script. The second
+-- value is whether the error named a line of this file, which was taken off.
 
 local OWN_PLACE = getinfo(1, "S").short_src .. ":"
 
 local function known(err)
   if type(err) == "userdata" and err ~= null then
-    return {err = explain(err)}
+    return {err = explain(err)}, false
   elseif type(err) == "string" and sub(err, 1, #OWN_PLACE) == OWN_PLACE then
-    return sub(err, find(err, " ", #OWN_PLACE, true) + 1), true
+    return sub(err, (find(err, " ", #OWN_PLACE, true) or #err) + 1), true
   end
-  return err
+  return err, false
 end
 
 local function caught(is_well, err, ...)
@@ -62,8 +101,8 @@ local function caught(is_well, err, ...)
     return true, err, ...
   end
   err = known(err)
-  if type(err) == "table" and type(err.err) == "string" then
-    err = err.err
+  if type(err) == "table" and type(rawget(err, "err")) == "string" then
+    err = rawget(err, "err")
   end
   return false, err
 end
@@ -97,6 +136,13 @@ local function look_after(every, thread)
   end
 end
 
+local function finish()
+  local info = place()
+  note_end(info and info.source .. ":" .. info.currentline or "")
+  sethook(look, "", 1)
+  error("ended", 0)
+end
+
 function look()
   is_looking = true
   if gcinfo() > KILOBYTES_MAX then
@@ -104,10 +150,7 @@ function look()
   end
   local every = ask(gcinfo())
   if every == 0 then
-    local info = place()
-    note_end(info and info.source .. ":" .. info.currentline or "")
-    sethook(look, "", 1)
-    error("ended", 0)
+    finish()
   elseif every ~= intervals[running() or FIRST_THREAD] then
     look_after(every)
   end
@@ -119,20 +162,43 @@ local function arm()
   look_after(LOOK_FIRST)
 end
 
--- One of C would go on for minutes, and nothing could look at it meanwhile.
+-- The look of functions of C that may take long: after so many steps of theirs, however few instructions passed.
 
-local STRING_MAX = KILOBYTES_MAX * 1024 / 2
+local CHARGED_MAX = 1e7
+local charged = 0
 
-local function refuse_argument(name, place, wanted, given)
-  error(("bad argument #%d to '%s' (%s expected, got %s)"):format(place, name, wanted, given), 3)
+local function charge(steps)
+  charged = charged + steps
+  if charged > CHARGED_MAX then
+    charged, is_looking = 0, true
+    if ask(0) == 0 then
+      finish()
+    end
+    is_looking = false
+  end
 end
 
-function string.rep(text, count)
+-- Guards of functions of C.
+
+local STRING_MAX = KILOBYTES_MAX * 1024 / 2
+local UNPACKED_MAX = 8000 -- what the stack of C holds
+local SHIFTED_MAX = 1e6
+
+local function refuse_argument(name, place, wanted, given)
+  error(format("bad argument #%d to '%s' (%s expected, got %s)", place, name, wanted, given), 3)
+end
+
+function string.rep(...)
+  local text, count = ...
+  local given = select("#", ...)
   if type(text) ~= "string" and type(text) ~= "number" then
-    refuse_argument("rep", 1, "string", type(text))
+    refuse_argument("rep", 1, "string", given < 1 and "no value" or type(text))
   end
-  text, count = text .. "", tonumber(count) or refuse_argument("rep", 2, "number", type(count))
-  if #text * count > STRING_MAX then
+  text = text .. ""
+  count = tonumber(count) or refuse_argument("rep", 2, "number", given < 2 and "no value" or type(count))
+  if text == "" or not (count >= 1) then
+    return ""
+  elseif #text * count > STRING_MAX then
     error("resulting string too large", 2)
   end
   local made = ""
@@ -146,27 +212,112 @@ function string.rep(text, count)
   return made
 end
 
--- That of C writes raw, past what refuses. It is asked for nothing that it would refuse itself, since its error
--- would not name the script's line.
-
-local function type_seen(given)
-  local found = type(given)
-  return found == "userdata" and given ~= null and "function" or found
+for name, guarded in pairs((loadstring(patterns, OWN)(charge, search))) do
+  string[name] = guarded
 end
+
+-- The one of C writes raw, past what refuses, and moves everything from a place far below 1. It is given nothing that it
+-- would refuse itself, since its error would not name the script's line.
 
 function table.insert(...)
   local to, place = ...
   local count = select("#", ...)
   if type(to) ~= "table" then
-    refuse_argument("insert", 1, "table", count == 0 and "no value" or type_seen(to))
+    refuse_argument("insert", 1, "table", count == 0 and "no value" or type(to))
   elseif count ~= 2 and count ~= 3 then
     error("wrong number of arguments to 'insert'", 2)
   elseif count == 3 and not tonumber(place) then
-    refuse_argument("insert", 2, "number", type_seen(place))
+    refuse_argument("insert", 2, "number", type(place))
   elseif behind[to] then
     error(READONLY, 0)
+  elseif count == 3 and not (tonumber(place) > -SHIFTED_MAX and tonumber(place) < 2 ^ 31) then
+    error("bad argument #2 to 'insert' (position out of bounds)", 2)
   end
   return insert(...)
+end
+
+-- In C the comparisons would be no instructions: nobody could end a sort that takes quadratic time.
+
+local function is_less(one, other)
+  return one < other
+end
+
+function table.sort(...)
+  local values, compare = ...
+  if type(values) ~= "table" or compare ~= nil and type(compare) ~= "function" then
+    return sort(...)
+  elseif compare == nil then
+    return sort(values, is_less)
+  elseif getinfo(compare, "S").what == "C" then
+    return sort(values, function(one, other) return (compare(one, other)) end)
+  end
+  return sort(values, compare)
+end
+
+local function unpack_guarded(...)
+  local from, first, last = ...
+  if type(from) == "table" then
+    first = tonumber(first == nil and 1 or first)
+    last = tonumber(last == nil and #from or last)
+    if first and last then
+      if last < first then
+        return
+      elseif not (last - first < UNPACKED_MAX) then
+        error("too many results to unpack", 2)
+      end
+    end
+  end
+  return unpack(...)
+end
+
+-- Random numbers: those of Redis for the same seed. Each script has its own, since `math.randomseed` of one would decide
+-- what others draw. A state is 48 bits, in two halves, because a number of Lua holds the product of two halves.
+
+local HALF = 2 ^ 24
+local FACTOR_HIGH, FACTOR_LOW, INCREMENT = 0x5DE, 0xECE66D, 0xB
+local RANDOM_MAX = 2 ^ 31 - 1
+local high, low
+
+local function seed(number)
+  number = number % 2 ^ 32
+  high, low = floor(number / 2 ^ 8), number % 2 ^ 8 * 2 ^ 16 + 0x330E
+end
+
+local function random()
+  if not high then
+    seed(draw())
+  end
+  local product = low * FACTOR_LOW + INCREMENT
+  high = (high * FACTOR_LOW + low * FACTOR_HIGH + floor(product / HALF)) % HALF
+  low = product % HALF
+  return (high * 2 ^ 7 + floor(low / 2 ^ 17)) % RANDOM_MAX / RANDOM_MAX
+end
+
+local function bound(name, place, given)
+  local number = tonumber(given) or refuse_argument(name, place, "number", type(given))
+  return number < 0 and -floor(-number) or floor(number)
+end
+
+function math.random(...)
+  local count, first, last = select("#", ...), ...
+  if count > 2 then
+    error("wrong number of arguments", 2)
+  elseif count == 0 then
+    return random()
+  elseif count == 1 then
+    first, last = 1, bound("random", 1, first)
+  else
+    first, last = bound("random", 1, first), bound("random", 2, last)
+  end
+  if not (first <= last) then
+    error(format("bad argument #%d to 'random' (interval is empty)", count), 2)
+  end
+  return floor(random() * (last - first + 1)) + first
+end
+
+function math.randomseed(...)
+  local number = ...
+  seed(bound("randomseed", 1, number))
 end
 
 -- What scripts see.
@@ -174,8 +325,7 @@ end
 local globals = {}
 
 for _, name in ipairs {
-  "_VERSION", "assert", "collectgarbage", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select",
-  "tonumber", "unpack",
+  "_VERSION", "assert", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select", "tonumber", "type",
 } do
   globals[name] = _G[name]
 end
@@ -189,6 +339,7 @@ for name, library in pairs(libraries) do
   globals[name] = protect(library)
 end
 libraries.cjson.null = null
+globals.unpack = unpack_guarded
 
 globals._G = protect(globals, function(_, name)
   local found = globals[name]
@@ -224,15 +375,21 @@ function globals.load(read, name)
   return compile(concat(pieces), name or "=(load)")
 end
 
-function globals.type(...)
-  type(...) -- refuses to be asked about nothing
-  return type_seen((...))
+-- The collector works for all scripts: none sets its pace.
+
+local PACE = {stop = 0, restart = 0, setpause = 200, setstepmul = 200}
+
+function globals.collectgarbage(...)
+  local option = ...
+  if option ~= "count" then
+    charge(CHARGED_MAX)
+  end
+  return PACE[option] or collectgarbage(...)
 end
 
 function globals.tostring(...)
-  local given = ...
-  if type(given) == "userdata" then
-    return given == null and "userdata: NULL" or "function: builtin"
+  if ... == null then
+    return "userdata: (nil)"
   end
   return tostring(...)
 end
@@ -270,13 +427,20 @@ function globals.pcall(...)
   return caught(pcall(...))
 end
 
+local function handled(is_well, err, ...)
+  if is_well then
+    return true, err, ...
+  end
+  return false, (known(err))
+end
+
 function globals.xpcall(act, handle)
-  return xpcall(act, function(err)
+  return handled(xpcall(act, function(err)
     if is_looking then
       return err
     end
-    return handle(known(err))
-  end)
+    return handle((known(err)))
+  end))
 end
 
 -- A coroutine of Lua 5.1 has a hook of its own.
@@ -308,6 +472,31 @@ globals.coroutine = protect {
 
 getmetatable("").__metatable = nothing
 
+-- The fields of a table for Python: first a function that returns more of them in the same way, or nil where there are no more,
+-- then names and values in turn. Functions are replaced by one of Lua, because lupa loses its place in a table that
+-- holds one of C with an object of Python behind it.
+
+local FIELDS_MAX = 500
+
+local passed
+
+function passed(value)
+  return type(value) == "function" and passed or value
+end
+
+local function fields(of, name)
+  local found, count, value = {}, 0, nil
+  repeat
+    name, value = next(of, name)
+    if name == nil then
+      return nil, unpack(found, 1, count)
+    end
+    found[count + 1], found[count + 2] = passed(name), passed(value)
+    count = count + 2
+  until count == 2 * FIELDS_MAX
+  return function() return fields(of, name) end, unpack(found, 1, count)
+end
+
 -- Running.
 
 local function report(err)
@@ -320,16 +509,17 @@ local function report(err)
   if type(err) ~= "table" or behind[err] then
     err = {err = "ERR " .. tostring(err)}
   end
+  local text = rawget(err, "err")
   if info then
-    err.source, err.line = info.source, info.currentline
+    return {err = text, source = info.source, line = info.currentline}
   end
-  return err
+  return {err = text}
 end
 
 local function run(script, keys, arguments)
-  collectgarbage("restart") -- in case that another script stopped it
+  high, low, charged = nil, nil, 0
   globals.KEYS, globals.ARGV = keys, arguments
   return xpcall(script, report)
 end
 
-return compile, run, null, arm, sethook, collectgarbage
+return compile, run, null, arm, sethook, collectgarbage, fields

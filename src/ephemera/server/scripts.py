@@ -97,11 +97,16 @@ class Scripts:
     # --- scripts by their hash ----------------------------------------------------------------
 
     def load(self, body: bytes) -> Script:
-        """Keep a script. Raises Refused where it is none."""
+        """Keep a script. Raises Refused where it is none.
+
+        Scripts take memory of the interpreter, which is bounded: where they take too much, all others are forgotten.
+        """
         sha = sha1(body).hexdigest().encode()
         known = self._known.get(sha)
         if known is None:
             flags, code = _shebang(body)
+            if self._interpreter().is_crowded:
+                self.flush()
             try:
                 function = self._interpreter().compile(code)
             except Failed as error:
@@ -210,6 +215,8 @@ class Scripts:
         except Failed as error:
             reply = Refused(error.text + _where(script, error.place))
             run.end_place = run.end_place or error.place
+        except Refused as refused:  # by what made a reply of its value
+            reply = refused
         if run.end:
             reply = Refused(run.end.encode() + _where(script, run.end_place))
             self._server.abandon(reply)

@@ -23,7 +23,7 @@ SAMPLES: dict[bytes, Reply] = {
     b"string": b"Hello World",
     b"integer": 12345,
     b"double": 3.141,
-    b"bignum": BigNumber(1234567999999999999999999999999999999),
+    b"bignum": BigNumber(b"1234567999999999999999999999999999999"),
     b"null": None,
     b"array": [0, 1, 2],
     b"set": Unordered([0, 1, 2]),
