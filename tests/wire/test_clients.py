@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import cashews
 import limits
 import limits.storage
 import limits.strategies
@@ -341,6 +342,80 @@ def test_a_cached_value_does_not_outlive_its_key(
         deadline = time.monotonic() + PATIENCE_SECONDS
         while client.get("k") is not None:
             assert time.monotonic() < deadline, "the cache was never told"
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated close:DeprecationWarning")  # cashews' own
+def test_cashews_keeps_copies_in_step(server: Process) -> None:
+    """By broadcast, redirected to the connection that subscribes: the way of RESP2."""
+
+    async def use() -> None:
+        one, two = cashews.Cache(), cashews.Cache()
+        for cache in (one, two):
+            url = f"redis://127.0.0.1:{server.port}/?protocol=2"
+            cache.setup(url, client_side=True, suppress=False)
+            await cache.init()
+        await one.set("k", "first")
+        assert await two.get("k") == "first"
+        with Wire(server) as wire:
+            await asyncio.to_thread(wire, "DEL", "cashews:k")
+        while await two.get("k") is not None:
+            await asyncio.sleep(0)
+        for cache in (one, two):
+            await cache.close()
+
+    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
+
+
+NODE_PROGRAM = """
+import { createClient, BasicClientSideCache } from '@redis/client';
+const url = `redis://127.0.0.1:${process.argv[2]}`;
+const cache = new BasicClientSideCache();
+const reader = createClient({ url, RESP: 3, clientSideCache: cache });
+const writer = createClient({ url });
+await reader.connect();
+await writer.connect();
+const tick = () => new Promise(resolve => setImmediate(resolve));
+const reads = async wanted => { while (await reader.get('k') !== wanted) await tick(); };
+await writer.set('k', 'first');
+await reads('first');
+const misses = cache.stats().missCount;
+for (let i = 0; i < 10; i++) await reader.get('k');
+if (cache.stats().missCount !== misses) throw new Error('nothing is cached');
+await writer.set('k', 'second');
+await reads('second');
+await writer.set('k', 'mortal', { PX: 200 });
+await reads('mortal');
+await reads(null);
+await writer.set('k', 'third');
+await reads('third');
+await writer.flushAll();
+await reads(null);
+await reader.close();
+await writer.close();
+"""
+
+
+@pytest.fixture(scope="session")
+def node_program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs NODE_PROGRAM, with node-redis from npm beside it."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        pytest.skip("node and npm are not installed")
+    path = tmp_path_factory.mktemp("node") / "caching.mjs"
+    path.write_text(NODE_PROGRAM, encoding="utf-8")
+    asked = [npm, "install", "--silent", "--prefix", str(path.parent), "@redis/client@6"]
+    if subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("node-redis cannot be installed: npm reaches no registry")
+    return [node, str(path)]
+
+
+@pytest.mark.soak  # it downloads 12 MB
+def test_node_redis_caches(server: Process, node_program: list[str]) -> None:
+    asked = [*node_program, str(server.port)]
+    done = subprocess.run(
+        asked, capture_output=True, text=True, timeout=PATIENCE_SECONDS * 3, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- limits ---------------------------------------------------------------------------------------
