@@ -303,6 +303,15 @@ def test_reads_of_others_stay_on_the_fast_path(local: Server) -> None:
     assert handled == {"get": 1}
 
 
+def test_reads_of_a_tracking_client_go_straight_to_their_handlers(local: Server) -> None:
+    """Only where CLIENT CACHING may be about the next command is each of them special."""
+    default, choosing = tracking(local), tracking(local, "OPTIN")
+    assert (default.session.is_direct, default.session.is_in_place) == (True, False)
+    assert (choosing.session.is_direct, choosing.session.is_in_place) == (False, False)
+    default.session.feed(wire("GET", "a") + wire("MGET", "b", "c") + wire("BOGUS", "d"))
+    assert list(local.tracking.readers) == [b"a", b"b", b"c"]
+
+
 @pytest.mark.parametrize("options", [(), ("BCAST",)], ids=str)
 def test_writes_of_everybody_are_heard_of(local: Server, options: tuple[str, ...]) -> None:
     client, reader = Client(local), tracking(local, *options)

@@ -130,7 +130,8 @@ cdef class Call:
 cdef class Answering:
     cdef readonly Tally tally
     cdef public Call call
-    cdef public bint is_direct
+    cdef public bint is_direct       # a handler may be called at once
+    cdef public bint is_in_place     # and its command may be answered in place
     cdef public bint is_closing
     cdef public bint has_waiting
     cdef public bint is_postponed

@@ -415,6 +415,9 @@ cdef class Answering:
     def answer_specially(self, args):
         raise TypeError("answer_specially")
 
+    def note_read(self, command, args):
+        raise TypeError("note_read")
+
     def refuse(self, command, error):
         raise TypeError("refuse")
 
@@ -485,7 +488,7 @@ cdef class Answering:
         cdef Ahead ahead
         cdef Py_ssize_t i
         while at != end and self._look_ahead(at, end, &ahead):
-            if self.is_direct:
+            if self.is_in_place:
                 self._foresee(&ahead)
             for i in range(ahead.count):
                 at = ahead.ends[i]
@@ -550,7 +553,7 @@ cdef class Answering:
     cdef bint _answer(self, const Piece *pieces, Py_ssize_t count, list args) except -1:
         """The same for one whose arguments lie here; `args` are None where they are no objects yet."""
         cdef Counted command
-        if self.is_direct:
+        if self.is_in_place:
             command = self.names.find(pieces[0])
             if command is not None and self._run_in_place(command, pieces, count):
                 self.call.command = command
@@ -614,9 +617,12 @@ cdef class Answering:
         self.call.args = args
         self.call.command = command
         try:
-            return command.handler(self.call)
+            reply = command.handler(self.call)
         except Exception as error:
-            return self.refuse(command, error)
+            reply = self.refuse(command, error)
+        if not self.is_in_place:
+            self.note_read(command, args)
+        return reply
 
     # -- replies
 

@@ -1,8 +1,8 @@
 """One client without I/O: bytes in, bytes out, and what the server knows about it.
 
-While nothing is special about the session (`is_direct`), a request is answered in place or goes from the
-table straight to its handler, however it arrived: that loop is `Answering`, in `_direct.pyx`. Otherwise
-`answer_specially` decides first.
+While nothing is special about the session (`is_direct`), a request is answered in place (`is_in_place`: unless
+its reads are tracked) or goes from the table straight to its handler, however it arrived: that loop is
+`Answering`, in `_direct.pyx`. Otherwise `answer_specially` decides first.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ class Session(Answering):
             and self.queue is None
             and not is_subscriber
             and self.silence is Silence.NONE
-            and not self.server.tracking.follows_reads(self)
+            and not self.server.tracking.may_choose(self)
             and not self.server.is_special
         )
+        self.is_in_place = self.is_direct and not self.server.tracking.follows_reads(self)
         self._limits.is_trusted = self.is_authenticated
         self._limits.bulk_bytes_max = self.server.settings.proto_max_bulk_len
         self._limits.buffer_bytes_max = self.server.settings.client_query_buffer_limit
@@ -307,11 +308,15 @@ class Session(Answering):
             reply = command.handler(self.call)
         except Exception as error:
             reply = self.refuse(command, error)
-        if command.is_tracked and self.server.tracking.modes:
-            self.server.tracking.remember(self, command.keys_of(args))
+        self.note_read(command, args)
         if self.server.monitors and not command.is_script:
             show(self, command, args, self.server.monitors)
         return reply
+
+    def note_read(self, command: Command, args: Request) -> None:
+        """Remember the keys that a command has read, if this client tracks them."""
+        if command.is_tracked and self.server.tracking.modes:
+            self.server.tracking.remember(self, command.keys_of(args))
 
     def refuse(self, command: Command, error: Exception) -> Refused:
         """What the client is told when a handler raises."""

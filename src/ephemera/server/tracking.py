@@ -100,7 +100,7 @@ class Tracking:
             self._server.expirations.add(self._on_change)
         former = self.modes.get(session)
         if former is not None:
-            mode.is_caching = former.is_caching
+            mode.is_caching = former.is_caching and (mode.is_optin or mode.is_optout)
             mode.prefixes |= former.prefixes
         self.modes[session] = mode
         for prefix in mode.prefixes:
@@ -138,9 +138,14 @@ class Tracking:
     # --- reads --------------------------------------------------------------------------------
 
     def follows_reads(self, session: Session) -> bool:
-        """Whether reads of this client may have to be remembered: none is answered in place then."""
+        """Whether reads of this client are to be remembered: none is answered in place then."""
         mode = self.modes.get(session)
         return mode is not None and not mode.is_broadcast
+
+    def may_choose(self, session: Session) -> bool:
+        """Whether CLIENT CACHING may decide about this client's next command."""
+        mode = self.modes.get(session)
+        return mode is not None and (mode.is_optin or mode.is_optout)
 
     def end_caching(self, session: Session, name: bytes) -> None:
         """After a command or a transaction: CLIENT CACHING was about this one, unless it is CLIENT itself."""
