@@ -346,6 +346,21 @@ def test_a_client_over_its_output_limit_is_cut_off() -> None:
     serve(scenario, settings=Settings(client_output_buffer_limit=limits))
 
 
+def test_a_monitor_that_never_reads_is_cut_off() -> None:
+    async def scenario(listener: Listener, connect: Dialer) -> None:
+        await ask(await connect(), wire("MONITOR"), b"+OK\r\n")
+        (monitor,) = listener.connections
+        busy = await connect()
+        for _ in range(100):
+            await ask(busy, wire("SET", "large", b"x" * 500_000), b"+OK\r\n")
+            if monitor not in listener.connections:
+                break
+        assert monitor not in listener.connections
+
+    limits = OutputLimits(pubsub=OutputLimit(hard=500_000))
+    serve(scenario, settings=Settings(client_output_buffer_limit=limits))
+
+
 def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
     clock = ephemera.ManualClock()

@@ -253,7 +253,7 @@ def test_math_random_refuses_as_that_of_redis_does(call: str, text: str, client:
         ("local x = ('x'):rep(1000):match(('x*'):rep(100000))", "pattern too complex"),
         ("local x = ('x'):gsub(('(x?'):rep(60000), '')", "pattern too complex"),
         ("local x = string.format('%99999999s', 'x')", "invalid format (width or precision too long)"),
-        ("local x = string.byte(('x'):rep(100000), 1, -1)", "stack overflow (string slice too long)"),
+        ("local x = string.byte(('x'):rep(100000), 1, -1)", "string slice too long"),
         ("local function f() return coroutine.wrap(f)() end f()", "C stack overflow"),
         ("local function f() return pcall(f) and error('x') end return f() or error('over')", "over"),
         ("local function f(s) return (s:gsub('.', f)) end f('x')", "C stack overflow"),

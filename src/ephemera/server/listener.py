@@ -369,7 +369,7 @@ class Connection(Receiving, asyncio.Protocol):
 
     def _limit(self) -> OutputLimit:
         limits = self._listener.server.settings.client_output_buffer_limit
-        return limits.pubsub if self.session.subscriptions else limits.normal
+        return limits.pubsub if self.session.is_listener else limits.normal
 
     def _check_output(self) -> None:
         hard = self._limit().hard
