@@ -47,6 +47,7 @@ def test_a_default_ttl_is_kept_in_milliseconds(default_ttl: Any, ms: int | None)
         ("mode", "600"), ("mode", 0o400), ("mode", 0o755), ("mode", True), ("mode", -1),
         ("lock_timeout", 0), ("lock_timeout", -1), ("lock_timeout", float("nan")),
         ("lock_timeout", float("inf")), ("lock_timeout", True),
+        ("snapshot_max_age", 0), ("snapshot_max_age", "60"), ("snapshot_max_age", True),
     ],
 )  # fmt: skip
 def test_a_bad_option_is_refused_by_name(name: str, given: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal, get_args
 
 from ephemera.core.clock import Clock
@@ -29,6 +30,7 @@ class Options:
     its turn. `exclusive` keeps every other process out. `segment_bytes` is how much is written
     before a checkpoint moves it to the base tier. `mode` is the permissions of the store's files, and with
     the right to search that of its directories: 0o600 in a new store, unchanged in one that is there.
+    `snapshot_max_age` is after how many seconds a snapshot of this opener ends by itself; None: never.
     """
 
     default_ttl: TtlLike = None
@@ -40,6 +42,7 @@ class Options:
     size_limit: int = SIZE_LIMIT_DEFAULT
     lock_timeout: float = 10.0
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
+    snapshot_max_age: float | timedelta | None = None
     mode: int | None = None
 
     def __post_init__(self) -> None:
@@ -55,12 +58,19 @@ class Options:
         duration_ms(self.lock_timeout, name="lock_timeout")
         _check_mode(self.mode, is_read_only=self.read_only)
         self.default_ttl_ms  # noqa: B018  (raises for a bad default_ttl)
+        self.snapshot_max_age_ms  # noqa: B018  (raises for a bad snapshot_max_age)
 
     @property
     def default_ttl_ms(self) -> int | None:
         if self.default_ttl is None or isinstance(self.default_ttl, Ttl):
             return None
         return duration_ms(self.default_ttl, name="default_ttl")
+
+    @property
+    def snapshot_max_age_ms(self) -> int | None:
+        if self.snapshot_max_age is None:
+            return None
+        return duration_ms(self.snapshot_max_age, name="snapshot_max_age")
 
 
 def _one_of(name: str, given: object, allowed: tuple[str, ...]) -> None:

@@ -14,11 +14,13 @@ import contextlib
 import errno
 import io
 import os
+import re
 import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
@@ -77,6 +79,8 @@ REOPENING_SHARE = 20
 APPLIED = b"applied-segment"
 """The number of the newest segment whose rows are all here."""
 _LMDB_1_0 = 1
+_READER = re.compile(r"^ *(\d+) +[0-9a-fA-F]+ +(\d+)$", re.MULTILINE)
+"""A line of LMDB's table of readers: pid, thread, transaction; without the last where it reads nothing."""
 _DEADLINE = struct.Struct(">q")
 _NUMBER = struct.Struct("<q")
 
@@ -89,6 +93,23 @@ Stored = tuple[bytes, bytes | None, int]
 
 Untold = tuple[int, bytes, bytes | None, bool]
 """A deadline, a base key, the value or None if it is damaged, and whether nothing was written in its place."""
+
+
+class Reader(NamedTuple):
+    """A process that reads a state of the base tier, which is so many commits old."""
+
+    pid: int
+    commits: int
+    age_ms: int
+    """For how long that has been the oldest state that is read, as far as anybody has looked."""
+
+
+class OldState(NamedTuple):
+    """A state of the base tier that a process reads, by its transaction, and how many came after it."""
+
+    pid: int
+    state: int
+    commits: int
 
 
 class Abandonable(Protocol):
@@ -110,6 +131,8 @@ class BaseTier:
         # Also former generations, for as long as somebody reads them.
         self._files_open: list[weakref.ref[BaseFile]] = []
         self._renewing = threading.Lock()
+        self.on_pin: Callable[[], None] = lambda: None
+        """Called when reads of keys pin a state, which they keep until `release` or the next epoch."""
         try:
             self._open()
         except BaseException:
@@ -123,7 +146,12 @@ class BaseTier:
             file = BaseFile(self._layout.base_file(generation), generation)
             self._files_open = [*map(weakref.ref, self._open_files()), weakref.ref(file)]
             file.open(self._control.map_bytes)
-            self.file, self.reader = file, RowReader(file.pin, file.ask)
+            self.file, self.reader = file, RowReader(partial(self._pin, file), file.ask)
+
+    def _pin(self, file: BaseFile) -> Tree | None:
+        tree = file.pin()
+        self.on_pin()
+        return tree
 
     def renew(self) -> None:
         """From now on read what is committed now, in the generation that counts now."""
@@ -131,6 +159,23 @@ class BaseTier:
             if self._control.base != self.file.generation:
                 self._open()  # views that read the former generation go on
             self.reader.renew()
+
+    def release(self) -> None:
+        """Pin no state until the next read: pages of one that is read cannot be reused."""
+        self.reader.renew()
+
+    def oldest_reader(self, now_ms: int) -> Reader | None:
+        """Which process reads the oldest state; None where all read the newest one."""
+        found = self.file.oldest_reader()
+        state, since_ms = self._control.oldest_reader
+        if found is None:
+            if state != 0:
+                self._control.oldest_reader = (0, 0)
+            return None
+        if state != found.state:
+            since_ms = now_ms
+            self._control.oldest_reader = (found.state, now_ms)
+        return Reader(found.pid, found.commits, max(0, now_ms - since_ms))
 
     def tidy(self) -> None:
         """Let go of former generations that nobody reads any more."""
@@ -452,12 +497,17 @@ class BaseFile(Closable):
             pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
             return pages * stats[0]["psize"], txn.stat(self._rows)["entries"]
 
+    def unused_bytes(self) -> int:
+        """The bytes of the file that no tree uses now: free, or kept for who reads an older state."""
+        return max(0, _used_bytes(self._env) - self.live()[0])
+
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:
             return {
                 "base_rows": txn.stat(self._rows)["entries"],
                 "deadline_entries": txn.stat(self._deadlines)["entries"],
                 "base_bytes": _used_bytes(self._env),
+                "base_live_bytes": self.live()[0],
             }
 
     # -- writes
@@ -476,6 +526,15 @@ class BaseFile(Closable):
                 self._env.copyfd(fd, compact=True, txn=txn)
             finally:
                 os.close(fd)
+
+    def oldest_reader(self) -> OldState | None:
+        """Who reads the oldest state; None where all read the newest one."""
+        newest = self._env.info()["last_txnid"]
+        states = [(int(state), int(pid)) for pid, state in _READER.findall(self._env.readers())]
+        if not states or min(states)[0] >= newest:
+            return None
+        state, pid = min(states)
+        return OldState(pid, state, newest - state)
 
     def clear_dead_readers(self) -> None:
         """Free what processes that died while reading had pinned."""

@@ -70,7 +70,7 @@ from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.namespaces import record_namespaces, require_same_namespaces
 from ephemera.engines.local.recovery import recover
 from ephemera.engines.local.segments import KEPT_BYTES, Segments
-from ephemera.engines.local.views import LocalTurn, LocalView, take_state
+from ephemera.engines.local.views import LocalTurn, LocalView, OpenStates, State, take_state
 
 _log = logging.getLogger("ephemera")
 
@@ -100,6 +100,11 @@ WAIT_SECONDS = 0.01
 CLOSE_PATIENCE = 1.0
 EXIT_PATIENCE = 0.1
 """How many seconds closing waits for the writer's turn; at exit whoever has it may never give it back."""
+RELEASE_SECONDS = 1.0
+"""How long a process that does nothing keeps a state of the base tier ready to be read."""
+IDLE_SECONDS = 3_600.0
+OLD_READER_MS = 60_000
+"""How long a process may read an old state before the log warns of it."""
 FORK_PATIENCE = 1.0
 """How many seconds a fork waits for the background to finish what it is doing."""
 
@@ -127,6 +132,9 @@ class LocalEngine:
         self._is_manual = options.maintenance == "manual"
         self._workers: list[Worker] = []
         self._announcer: Worker | None = None
+        self._states = OpenStates()
+        self._has_pinned = False
+        self._warned_of = 0
         # Held by whoever checkpoints, sweeps or compacts in this process.
         self._tending = threading.RLock()
         self._gathers_until_ns = 0
@@ -275,24 +283,33 @@ class LocalEngine:
     # -- reads
 
     def scan(self, family: FamilyRef, bounds: Range, now_ms: int | None) -> Scan:
-        state = take_state(self._segments, self._base, self._families)
+        state = self._take_state()
         try:
             return state.scan(state.id_of(family), bounds, now_ms, self.clock, ends_state=True)
         except BaseException:
             state.close()
             raise
 
+    def _take_state(self) -> State:
+        state = take_state(self._segments, self._base, self._families)
+        self._states.add(state, self.clock.now_ms())
+        return state
+
     def count(self, family: FamilyRef, now_ms: int) -> int:
         return sum(1 for _ in self.scan(family, Range(), now_ms).pairs())
 
     def snapshot(self) -> LocalView:
-        state = take_state(self._segments, self._base, self._families)
-        return LocalView(self._segments, state, self.clock.now_ms())
+        state = self._take_state()
+        now_ms = self.clock.now_ms()
+        if self._options.snapshot_max_age_ms is not None:
+            state.deadline_ms = now_ms + self._options.snapshot_max_age_ms
+            self._note_pin()
+        return LocalView(self._segments, state, now_ms)
 
     def begin(self) -> LocalTurn:
         turn = self._segments.enter()
         try:
-            state = take_state(self._segments, self._base, self._families)
+            state = self._take_state()
             return LocalTurn(self._segments, turn, state, self.clock.now_ms())
         except BaseException:
             # At once, and not only when the last traceback that leads here is gone.
@@ -377,6 +394,7 @@ class LocalEngine:
         self._must_write()
         self._segments.freeze()
         self._apply_waiting()
+        self._warn_of_old_reader()
 
     def sync(self) -> None:
         self._segments.sync()
@@ -406,14 +424,14 @@ class LocalEngine:
     def backup(self, path: str) -> None:
         if Layout(path).root.resolve().is_relative_to(self._layout.root.resolve()):
             raise InvalidArgument(f"{path} lies inside the store: a backup goes elsewhere")
-        state = take_state(self._segments, self._base, self._families)
+        state = self._take_state()
         try:
             copy_state(state, path, self._files)
         finally:
             state.close()
 
     def check(self) -> CheckReport:
-        state = take_state(self._segments, self._base, self._families)
+        state = self._take_state()
         try:
             return check_state(state)
         finally:
@@ -445,6 +463,7 @@ class LocalEngine:
             "segment_bytes": self._segments.records_bytes,
             "written_bytes": self._segments.retired_bytes + self._segments.records_bytes,
             **self._base.file.sizes(),
+            **self._reader_stats(),
             "next_deadline_ms": self._base.file.next_deadline_ms(),
             "expired": self._expiry.told,
             "expiry_lag_ms": self._expiry.lag_ms,
@@ -452,6 +471,20 @@ class LocalEngine:
             "syncs": self._segments.syncs,
             "has_failed": self._control.failed,
             "background_error": next((w.words for w in self._threads if w.words), None),
+        }
+
+    def _reader_stats(self) -> dict[str, int | None]:
+        """Who keeps pages and segments from being reused: all processes' oldest reader, this one's views."""
+        now_ms = self.clock.now_ms()
+        oldest = self._base.oldest_reader(now_ms)
+        began_ms = list(self._states.began().values())
+        return {
+            "oldest_reader_pid": None if oldest is None else oldest.pid,
+            "oldest_reader_age_ms": 0 if oldest is None else oldest.age_ms,
+            "oldest_reader_commits": 0 if oldest is None else oldest.commits,
+            "oldest_reader_bytes": 0 if oldest is None else self._base.file.unused_bytes(),
+            "views": len(began_ms),
+            "oldest_view_age_ms": max(0, now_ms - min(began_ms, default=now_ms)),
         }
 
     @property
@@ -462,6 +495,13 @@ class LocalEngine:
     # -- background work
 
     def _start_workers(self) -> None:
+        has_sync = not self.is_read_only and self._options.durability == "interval"
+        has_tend = not self.is_read_only and not self._is_manual
+        if not (has_sync or has_tend) or self._options.snapshot_max_age_ms is not None:
+            # No other thread follows the epoch, and so releases what reads have pinned.
+            self._releaser = Worker(self, "release", LocalEngine._release)
+            self._workers.append(self._releaser)
+            self._base.on_pin = self._note_pin
         if self.is_read_only:
             return
         if self._options.durability == "interval" or not self._is_manual:
@@ -471,6 +511,22 @@ class LocalEngine:
             workers = tuple(self._workers)
             self._segments.on_frozen = lambda: _kick(workers)
             self._segments.frees_later = True
+
+    def _note_pin(self) -> None:
+        if not self._has_pinned:
+            self._has_pinned = True
+            self._releaser.kick()
+
+    def _release(self) -> float:
+        """Release what was pinned by reads, unless it was just now, and snapshots that are too old."""
+        now_ms = self.clock.now_ms()
+        # All of them: the first that stays must not keep the others.
+        are_over = [s.expire(now_ms) for s in self._states.began() if s.deadline_ms is not None]
+        if self._has_pinned:
+            self._has_pinned = False
+            return RELEASE_SECONDS
+        self._base.release()
+        return IDLE_SECONDS if all(are_over) else RELEASE_SECONDS
 
     def _sync(self) -> float:
         if self._options.durability == "interval":
@@ -484,6 +540,7 @@ class LocalEngine:
             self._segments.refresh()
             return maintenance.RETRY_SECONDS
         self._base.file.clear_dead_readers()
+        self._warn_of_old_reader()
         try:
             with self._tending:
                 self._freeze_aged()
@@ -495,6 +552,21 @@ class LocalEngine:
             self._segments.give_up_spare()
             raise
         return maintenance.TEND_SECONDS
+
+    def _warn_of_old_reader(self) -> None:
+        oldest = self._base.oldest_reader(self.clock.now_ms())
+        if oldest is None or oldest.age_ms < OLD_READER_MS:
+            self._warned_of = 0
+        elif oldest.pid != self._warned_of:
+            self._warned_of = oldest.pid
+            _log.warning(
+                "process %d has read an old state of %s for %d s, and %d bytes cannot be reused: close"
+                " its snapshot, scan or transaction, or open the store there with snapshot_max_age",
+                oldest.pid,
+                self._layout.root,
+                oldest.age_ms // 1000,
+                self._base.file.unused_bytes(),
+            )
 
     def _freeze_aged(self) -> None:
         """Freeze a segment that is old, or that has the deletions which a full base tier waits for."""
@@ -703,6 +775,7 @@ class LocalEngine:
 
     def _after_fork_in_child(self) -> None:
         self._workers, self._announcer, self._held = [], None, []
+        self._states, self._has_pinned = OpenStates(), False
         self._tending = threading.RLock()
         self._expiry.fork()
         self._segments.wake_before_ms = ASLEEP_MS

@@ -8,6 +8,7 @@ see to is that both halves fit: if the epoch moved while they were taken, they a
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -41,6 +42,9 @@ class State:
         self.base = base
         self.txn = txn
         self.families = families
+        self.deadline_ms: int | None = None
+        """From when on this may not be read any more; None: for as long as its user likes."""
+        self.is_closed = False
         self._tree: Tree | None = None
         self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
         self._is_abandoned = False
@@ -99,11 +103,19 @@ class State:
         """The base tier's rows as LMDB reads them."""
         return self.base.scan(self.txn, start, end, is_reverse=is_reverse)
 
+    def expire(self, now_ms: int) -> bool:
+        """Close it, if its time is up; whether it is."""
+        is_up = self.deadline_ms is not None and is_dead(self.deadline_ms, now_ms)
+        if is_up and not self.is_closed:
+            self.close()
+        return is_up
+
     def must_be_open(self) -> None:
         if self.base.is_closed:
             raise StoreClosed("the store was closed")
 
     def close(self) -> None:
+        self.is_closed = True
         if self._tree is not None:
             self._tree.abandon()
         # A store that was closed before has ended its transactions.
@@ -134,6 +146,23 @@ def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
         state.close()
 
 
+class OpenStates:
+    """The states that this process reads, and since when."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may take another state meanwhile
+        self._began: weakref.WeakKeyDictionary[State, int] = weakref.WeakKeyDictionary()
+
+    def add(self, state: State, began_ms: int) -> None:
+        with self._lock:
+            self._began[state] = began_ms
+
+    def began(self) -> dict[State, int]:
+        """Those that are open, with the instants at which they were taken."""
+        with self._lock:
+            return {state: ms for state, ms in self._began.items() if not state.is_closed}
+
+
 class LocalView:
     """A snapshot: a state at one instant."""
 
@@ -152,6 +181,8 @@ class LocalView:
             raise StoreClosed(
                 "this snapshot or transaction has ended, or is the parent's of a fork"
             )
+        if self._state.expire(self._segments.clock.now_ms()):
+            raise StoreClosed("this snapshot is older than snapshot_max_age allows: take a new one")
         return self._state
 
     def _is_of_the_parent(self) -> bool:
