@@ -100,6 +100,15 @@ class Peer:
         assert self._process.exitcode == exitcode
         self._pipe.close()
 
+    def dies(self) -> bool:
+        """Wait until it is killed, or returns what it was told to do; whether it was killed."""
+        try:
+            self.answer()
+        except EOFError:
+            self.join(-signal.SIGKILL)
+            return True
+        return False
+
     def close(self) -> None:
         """Have it close its store and end; a peer that is dead already is let go."""
         if self._process.is_alive():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import mmap
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import ephemera
 from tests.crash.processes import Peer, Seat, in_fork
+from tests.crash.single_step import compile_stepper, step
 from tests.engines.local.stores import engine_of
 
 KEPT = {b"kept:%02d" % number: b"old:%d" % number for number in range(40)}
@@ -62,8 +64,19 @@ def transact(store: ephemera.Store) -> None:
         txn.delete(b"kept:08")
 
 
+def rotate(store: ephemera.Store) -> None:
+    store.put(PENDING, b"x" * 60_000)  # more than the segment has room for
+
+
+def apply(store: ephemera.Store) -> None:
+    if store.stats()["engine"] == "local":
+        store.checkpoint()
+
+
 Operation = Callable[[ephemera.Store], None]
-WRITES: list[Operation] = [put, put_new, incr, touch, delete, delete_many, put_many, transact]
+COMPILED: list[Operation] = [put, put_new, incr, delete]
+"""Those that acquire and release the lock in compiled code, in a few hundred instructions."""
+WRITES: list[Operation] = [*COMPILED, touch, delete_many, put_many, transact]
 
 
 # --- what acquires the lock next -----------------------------------------------------------------
@@ -233,3 +246,49 @@ def test_closing_after_a_death_before_the_publish_loses_nothing(
 def test_going_on_after_a_death_before_the_publish_loses_nothing(tmp_path: Path, act: Next) -> None:
     for number, operation in enumerate((put, put_many)):
         try_death_at_publish(tmp_path / f"{number}", operation, act)
+
+
+# --- a death at every instruction that leaves a trace ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stepper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_stepper(tmp_path_factory.mktemp("stepper"))
+
+
+def try_death_at(path: Path, stepper: Path, operation: Operation, fatal: int, act: Next) -> bool:
+    """Kill the victim at this change. Returns False when the operation has fewer, and it lives."""
+    allowed = outcomes(operation)
+    with fill(str(path)) as store, Peer(path, **QUIET) as victim, Peer(path, **QUIET) as other:
+        victim.tell(step, str(stepper), operation, fatal)
+        is_dead = victim.dies()
+        survive(store, act, other)
+        verify(store, allowed)
+    with ephemera.open(path) as store:
+        verify(store, allowed)
+    return is_dead
+
+
+def try_every_death(place: Path, stepper: Path, operation: Operation, acts: list[Next]) -> int:
+    """Kill at each change in turn, followed by these acts in turn; returns how many were killed."""
+    fatal = 1
+    while try_death_at(place / f"{fatal}", stepper, operation, fatal, acts[fatal % len(acts)]):
+        shutil.rmtree(place / f"{fatal}")
+        fatal += 1
+    return fatal - 1
+
+
+@pytest.mark.parametrize("operation", COMPILED)
+def test_closing_after_a_death_at_any_change_inside_the_lock_loses_nothing(
+    tmp_path: Path, stepper: Path, operation: Operation
+) -> None:
+    assert try_every_death(tmp_path, stepper, operation, [close_elsewhere]) > 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("act", [*CLOSES, *OTHERS])
+@pytest.mark.parametrize("operation", [*WRITES, rotate, apply])
+def test_whatever_follows_a_death_at_any_change_inside_the_lock_loses_nothing(
+    tmp_path: Path, stepper: Path, operation: Operation, act: Next
+) -> None:
+    assert try_every_death(tmp_path, stepper, operation, [act]) > 10
