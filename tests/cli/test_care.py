@@ -85,7 +85,9 @@ def test_a_backup_is_taken_while_the_store_is_used_and_restored(used: Path, tmp_
 def test_a_backup_replaces_nothing(used: Path, tmp_path: Path) -> None:
     assert "exists" in refused("backup", used, tmp_path)
     assert ok("backup", used, tmp_path / "b", "--json").json["bytes"] > 0
-    assert "exists" in refused("restore", tmp_path / "b", used)
+    assert "restore replaces nothing: give the path of a new store" in refused(
+        "restore", tmp_path / "b", used
+    )
 
 
 def test_a_damaged_backup_is_not_restored(path: Path, tmp_path: Path) -> None:
@@ -119,6 +121,7 @@ def test_what_is_exported_can_be_imported(used: Path, tmp_path: Path, suffix: st
     assert ok("export", used, file, "--json").json["keys"] == 3
     assert ok("import", again, file, "--json").json == {
         "imported": 3, "dead": 0, "skipped": {}, "failed": {}, "damage": None, "unread_bytes": 0,
+        "left_behind": [],
     }  # fmt: skip
     assert ok("scan", again, "--keys").text == "base\nrecent\n"
     assert ok("get", again, r"\xff\x00", "-f", "db1").text == "bytes\n"
@@ -186,17 +189,49 @@ def test_a_log_without_its_end_is_taken_up_to_there(path: Path, tmp_path: Path) 
     assert ok("get", path, "a").text == "1\n"
 
 
-def test_nothing_lost_is_nothing_wrong(path: Path, tmp_path: Path) -> None:
+def test_keys_that_an_import_leaves_behind_are_named(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.aof"
+    words = [["SET", "a", "1"], *(["RPUSH", f"list{number}", "x"] for number in range(12))]
+    file.write_text(
+        "".join(
+            f"*{len(each)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in each)
+            for each in words
+        )
+    )
+    done = run("import", path, file)
+    assert done.code == 2
+    assert done.text.startswith("imported\t1\t")
+    assert "12 skipped (RPUSH: 12)" in done.err
+    assert "left behind: list0 (RPUSH), list1 (RPUSH)" in done.err
+    assert "list9 (RPUSH) and 2 more, see --json" in done.err
+    told = run("import", path, file, "--json")
+    assert told.code == 2
+    assert told.json["left_behind"] == [
+        {"key": f"list{number}", "reason": "RPUSH"} for number in range(12)
+    ]
+
+
+def test_a_key_that_no_store_holds_is_left_behind(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
-    file.write_text('{"key": "", "value": "1"}\n{"key": "b", "value": "2"}\n')
-    done = ok("import", path, file, "--keep-going", "--json")
-    assert done.json["skipped"] == {"an empty key": 1}
+    long = "k" * 3_000
+    file.write_text(f'{{"key": "{long}", "value": "1"}}\n{{"key": "b", "value": "2"}}\n')
+    done = run("import", path, file, "--json")
+    assert done.code == 2
+    assert [each["key"] for each in done.json["left_behind"]] == [long]
+    assert ok("scan", path, "--keys").text == "b\n"
+
+
+def test_a_redis_url_is_imported_without_saying_what_it_is(path: Path) -> None:
+    said = refused("import", path, "redis://127.0.0.1:1")
+    assert "is not there" not in said
+    assert "127.0.0.1:1" in said
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
     "source",
     [["missing.rdb"], ["empty"], ["text"], ["."], ["missing", "--from", "diskcache"],
-     ["redis://127.0.0.1:1", "--from", "redis"], ["good.jsonl", "--family", "__ephemera_x"]],
+     ["redis://127.0.0.1:1", "--from", "redis"], ["redis://127.0.0.1:1"], ["good.jsonl", "--family", "__ephemera_x"]],
     ids=str,
 )  # fmt: skip
 def test_an_import_that_fails_leaves_no_store(
@@ -212,7 +247,7 @@ def test_an_import_that_fails_leaves_no_store(
 
 def test_a_source_that_cannot_be_read_is_explained(path: Path, tmp_path: Path) -> None:
     assert "is not there" in refused("import", path, tmp_path / "missing.rdb")
-    assert "--from redis" in refused("import", path, tmp_path, "--resume", tmp_path / "c")
+    assert "redis://HOST:PORT" in refused("import", path, tmp_path, "--resume", tmp_path / "c")
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         free = nobody.getsockname()[1]
     assert refused("import", path, f"redis://127.0.0.1:{free}", "--from", "redis")

@@ -11,8 +11,8 @@ from ephemera.cli.main import COMPLETION_VARIABLE, PANEL_OF
 from tests.cli.typing_it import PROGRAM
 from tests.house.source import PACKAGE, ROOT
 
-SHARED = {"__init__", "docs", "failures", "link", "main", "output", "passwords", "process", "prompt", "reader", "rendering",
-          "stores", "syntax", "text", "times", "usage"}  # fmt: skip
+SHARED = {"__init__", "docs", "failures", "link", "main", "output", "passwords", "process", "program", "prompt", "reader",
+          "rendering", "stores", "syntax", "text", "times", "usage"}  # fmt: skip
 
 
 def test_the_page_is_up_to_date() -> None:

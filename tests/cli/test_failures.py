@@ -50,8 +50,9 @@ def test_missing_arguments_are_named() -> None:
     [
         (["k", "v", "--ttl", "soon"], "write 90, 1h30m or 2d"),
         (["k", "v", "--ttl", "0"], "must be a positive"),
-        (["k", "v", "--at", "tomorrow"], "write 2030-01-31T12:00:00Z"),
-        (["k", "v", "--at", "2100-01-01T00:00:00"], "time zone"),
+        (["k", "v", "--at", "tomorrow"], "write 2030-01-31 or 2030-01-31 12:00 in local time"),
+        (["k", "v", "--at", "2030-13-01"], "2030-01-31T12:00:00Z, or seconds since 1970"),
+        (["k", "v", "--at", "2001-01-01T00:00:00Z"], "2001-01-01 00:00:00+00:00 has passed"),
         (["k", r"C:\games"], r"write \\ for a backslash"),
         (["", "v"], "a key has 1 to"),
         (["k", "v", "--family", "__ephemera_x"], "reserved"),
@@ -79,12 +80,10 @@ def test_a_damaged_store_is_named(path: Path) -> None:
     assert str(path / "format") in refused("get", path, "k")
 
 
-def test_a_store_that_a_server_keeps_points_to_the_server(path: Path) -> None:
+def test_a_store_that_another_process_keeps_to_itself_names_it(path: Path) -> None:
     with ephemera.open(path, exclusive=True):
         told = refused("get", path, "k")
-    assert str(os.getpid()) in told
-    assert "shell --port" in told
-    assert "redis-cli -p" in told
+    assert f"is kept by process {os.getpid()} (exclusive=True): wait until it closes" in told
 
 
 def test_a_file_that_cannot_be_written_is_named(path: Path, tmp_path: Path) -> None:
@@ -285,3 +284,12 @@ def test_the_module_runs_as_a_program(path: Path) -> None:
         assert running.wait(30) == 0
     assert PROGRAM[-1] == "ephemera.cli.main"
     assert ok("get", path, "k").text == "v\n"
+
+
+@pytest.mark.parametrize("module", ["ephemera", "ephemera.cli.main"])
+def test_the_version_is_printed(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"ephemera {ephemera.__version__}\n"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 import ephemera
+from ephemera.cli.text import show
 from tests.cli.typing_it import ok, refused, run
 
 
@@ -138,3 +140,40 @@ def test_a_family_that_is_not_there_is_not_made(path: Path, command: list[str]) 
     name, *rest = command
     assert refused(name, path, *rest, "-f", "other").startswith("there is no family 'other'; there")
     assert ok("families", path).text == "default\t1\tnever\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "deadline"),
+    [
+        ("2100-01-31", "2100-01-30T18:30:00.000Z"),
+        ("21000131", "2100-01-30T18:30:00.000Z"),
+        ("2100-01-31 12:00", "2100-01-31T06:30:00.000Z"),
+        ("2100-01-31T12:00:00", "2100-01-31T06:30:00.000Z"),
+        ("2100-01-31T12:00:00Z", "2100-01-31T12:00:00.000Z"),
+        ("2100-01-31T12:00:00+02:00", "2100-01-31T10:00:00.000Z"),
+        ("4105036800", "2100-01-31T00:00:00.000Z"),
+    ],
+)
+def test_an_instant_without_a_zone_is_local_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch, given: str, deadline: str
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        ok("put", path, "k", "v", "--at", given)
+        assert ok("ttl", path, "k", "--json").json["deadline"] == deadline
+        assert "(zone IST)" in refused("put", path, "k", "v", "--at", "soon")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("unit", [bytes(range(256)), "é\n".encode()])
+def test_a_value_of_ten_megabytes_is_shown_at_once(path: Path, unit: bytes) -> None:
+    count = 10_000_000 // len(unit)
+    with ephemera.open(path) as store:
+        store.put("k", unit * count)
+    began = time.process_time()
+    done = ok("scan", path)
+    assert time.process_time() - began < 1.0  # a loop of Python over its characters takes several
+    assert done.out == b"k\t" + show(unit).encode() * count + b"\tnever\n"

@@ -13,7 +13,7 @@ import pytest
 
 import ephemera
 from ephemera.cli.serve import PORT, PORTS_TRIED
-from tests.cli.typing_it import refused, run
+from tests.cli.typing_it import ok, refused, run
 from tests.server.clients import wire
 
 COMMAND = [sys.executable, "-m", "ephemera.cli.main", "serve"]
@@ -76,6 +76,28 @@ def test_a_killed_server_has_kept_what_it_acknowledged(tmp_path: Path) -> None:
     server.communicate(timeout=30)
     with ephemera.open(tmp_path / "s.eph") as store:
         assert store.count() == 100
+
+
+def test_whoever_is_refused_a_served_store_learns_where_it_is_served(tmp_path: Path) -> None:
+    path = tmp_path / "s.eph"
+    server, port = start(path, "--port", 0)
+    try:
+        told = f"is served by process {server.pid} at redis://127.0.0.1:{port}"
+        for command in (
+            ["get", path, "k"],
+            ["put", path, "k", "v"],
+            ["serve", path],
+            ["check", path],
+        ):
+            line = refused(*command)
+            assert told in line
+            assert f"`ephemera shell --port {port}` or `redis-cli -p {port}`" in line
+        with pytest.raises(ephemera.StoreLocked, match=told):
+            ephemera.open(path)
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
+    ok("put", path, "k", "v")
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

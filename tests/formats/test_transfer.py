@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ephemera.formats.aof import AofLog, encode_aof
 from ephemera.formats.databases import family_of, numbers_of
 from ephemera.formats.files import DamagedFile
 from ephemera.formats.jsonl import JsonLines, encode_jsonl
+from ephemera.formats.omissions import Omissions
 from ephemera.formats.rdb_file import RdbFile, encode_rdb
 from ephemera.formats.transfer import Contents, Record, Source, chunks, load, save
 from tests.formats.conftest import NOW_MS
@@ -48,8 +48,8 @@ class Listed:
 
     def __init__(self, records: list[Record]) -> None:
         self.records = records
-        self.skipped: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
+        self.skipped = Omissions()
+        self.failed = Omissions()
         self.damage: DamagedFile | None = None
         self.unread_bytes = 0
         self.landings = 0

@@ -27,8 +27,13 @@ it is. In JSON, what is no UTF-8 is called `key_base64` or `value_base64`.
 
 **Durations** are typed as `90` (seconds), `1h30m`, `2d`, `250ms`, and shown as `59m 12s`.
 
-**A store that a server keeps** is open to nobody else: ask the server, with `ephemera shell --port PORT` or any
-Redis client.
+**Instants** (`--at`) are typed as a date, `2030-01-31`, or a date and time, `2030-01-31 12:00`, both in the local
+time zone; with a zone, `2030-01-31T12:00:00Z` or `…+02:00`; or as seconds since 1970.
+
+**A store that a server keeps** is open to nobody else: the error names the process, its address and how to ask it, with
+`ephemera shell --port PORT` or any Redis client.
+
+**`ephemera --version`** prints the version. `python -m ephemera` is the same program.
 
 **Files** that a command makes, a store, a backup or an export, can be read by their owner alone.
 

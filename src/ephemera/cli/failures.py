@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,9 +16,8 @@ from ephemera import EphemeraError, StoreLocked
 from ephemera.cli import output
 from ephemera.cli.process import ABSENT, ERROR, INTERRUPTED, say
 
-ASK_THE_SERVER = (
-    "if that is a server, ask it with `ephemera shell --port PORT` or `redis-cli -p PORT`"
-)
+HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")
+"""Addresses that a client on this machine reaches without naming them."""
 
 
 def absent(*, as_json: bool = False) -> NoReturn:
@@ -68,9 +68,27 @@ def naming(place: object) -> Iterator[None]:
 
 def explain(error: Exception) -> str:
     """What to tell a person about it."""
-    if isinstance(error, StoreLocked):
-        return f"{error}: {ASK_THE_SERVER}"
+    if isinstance(error, StoreLocked) and error.served_at:
+        return f"{error}: ask it with {_ways_to_ask(error.served_at)}, or stop it first"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}"
     return str(error)
+
+
+def _ways_to_ask(served_at: str) -> str:
+    """Commands that ask the server at a URL.
+
+    >>> _ways_to_ask("redis://0.0.0.0:6380")
+    '`ephemera shell --port 6380` or `redis-cli -p 6380`'
+    """
+    parts = urlsplit(served_at)
+    client = "redis-cli --tls" if parts.scheme == "rediss" else "redis-cli"
+    if parts.hostname in HERE:
+        shell, client = "ephemera shell", f"{client} -p {parts.port}"
+    else:
+        shell = f"ephemera shell --host {parts.hostname}"
+        client = f"{client} -h {parts.hostname} -p {parts.port}"
+    if parts.scheme == "rediss":
+        return f"`{client}`"
+    return f"`{shell} --port {parts.port}` or `{client}`"

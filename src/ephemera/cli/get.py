@@ -14,7 +14,7 @@ from ephemera.cli.stores import (
     pick_family,
     typed_key,
 )
-from ephemera.cli.text import json_field, show
+from ephemera.cli.text import json_field, show_encoded
 from ephemera.cli.times import show_instant
 from ephemera.core.arguments import DEFAULT_FAMILY
 
@@ -45,4 +45,4 @@ def get(
     elif raw:
         output.raw(entry.value)
     else:
-        output.line(show(entry.value))
+        output.raw_lines([show_encoded(entry.value)])

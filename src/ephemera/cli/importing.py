@@ -15,11 +15,15 @@ from ephemera import Clock, InvalidArgument
 from ephemera.cli import output
 from ephemera.cli.process import ERROR, say
 from ephemera.cli.stores import Json, StoreUrl, has_store, open_to_write
+from ephemera.cli.text import json_field, show_short
 from ephemera.core.arguments import check_family_name
 from ephemera.core.clock import SteadyClock
-from ephemera.formats.detect import open_source
+from ephemera.formats.detect import is_redis_url, open_source
 from ephemera.formats.diskcache import DiskCache
 from ephemera.formats.transfer import Loaded, Record, Source, load_prepared, prepare
+
+KEYS_SHOWN = 10
+KEY_WIDTH = 80
 
 
 class Origin(enum.StrEnum):
@@ -62,19 +66,21 @@ def importing(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="An RDB file, an AOF or its directory, JSON Lines; or what --from says.",
+            help="An RDB file, an AOF or its directory, JSON Lines, a directory of diskcache, or redis://….",
         ),
     ],
     origin: Annotated[
         Origin | None,
-        typer.Option("--from", help="SOURCE is a directory of diskcache, or the URL of a Redis."),
+        typer.Option(
+            "--from", help="What SOURCE is, where that is not told by its name and bytes."
+        ),
     ] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Take what can be read of a damaged source.")
     ] = False,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --from redis: note here where to go on."),
+        typer.Option(metavar="FILE", help="With redis://…: note here where to go on."),
     ] = None,
     family: Annotated[
         str | None,
@@ -84,13 +90,15 @@ def importing(
 ) -> None:
     """Read keys, values and deadlines into a store, over what it holds; it is made if not there.
 
-    Keys that are dead already are left out, and what is no string is skipped; both are counted. Of a
-    damaged file nothing is taken, and no store is made for it, unless --keep-going: then what can be
-    read is taken, and what was lost is told. It exits with 2 where anything was lost. Nothing is ever
-    unpickled.
+    Keys that are dead already are left out and counted. What is no string is skipped. Of a damaged file
+    nothing is taken, and no store is made for it, unless --keep-going: then what can be read is taken.
+    Where anything but dead keys was left behind, the keys are named and it exits with 2; --json has up
+    to 1,000 of them in left_behind. Nothing is ever unpickled.
     """
+    if origin is None and is_redis_url(source):
+        origin = Origin.REDIS
     if resume is not None and origin is not Origin.REDIS:
-        raise InvalidArgument("--resume goes with --from redis")
+        raise InvalidArgument("--resume goes with a running Redis: give its URL, redis://HOST:PORT")
     with output.progress("importing") as advance, ExitStack() as stack:
         store = stack.enter_context(open_to_write(url)) if has_store(url) else None
         clock = SteadyClock() if store is None else store.clock
@@ -126,6 +134,10 @@ def _report(loaded: Loaded, *, as_json: bool) -> None:
                 "failed": dict(loaded.failed),
                 "damage": None if loaded.damage is None else str(loaded.damage),
                 "unread_bytes": loaded.unread_bytes,
+                "left_behind": [
+                    {**json_field("key", key), "reason": reason}
+                    for key, reason in _left_behind(loaded).items()
+                ],
             }
         )
     else:
@@ -145,13 +157,23 @@ def _report(loaded: Loaded, *, as_json: bool) -> None:
 
 def _losses(loaded: Loaded) -> str:
     told = []
+    if loaded.skipped:
+        told.append(f"{loaded.skipped.total()} skipped ({_reasons(loaded.skipped)})")
     if loaded.failed:
         told.append(f"{loaded.failed.total()} failed ({_reasons(loaded.failed)})")
     if loaded.damage is not None:
         told.append(f"it is damaged, first {loaded.damage}")
     if loaded.unread_bytes:
         told.append(f"{output.count_of(loaded.unread_bytes, 'byte')} from there on were not read")
+    keys = [f"{show_short(key, KEY_WIDTH)} ({why})" for key, why in _left_behind(loaded).items()]
+    if keys:
+        more = f" and {len(keys) - KEYS_SHOWN} more, see --json" if len(keys) > KEYS_SHOWN else ""
+        told.append(f"left behind: {', '.join(keys[:KEYS_SHOWN])}{more}")
     return "; ".join(told)
+
+
+def _left_behind(loaded: Loaded) -> dict[bytes, str]:
+    return {**loaded.skipped.keys_named, **loaded.failed.keys_named}
 
 
 def _reasons(counts: Counter[str]) -> str:

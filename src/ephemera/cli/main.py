@@ -73,22 +73,19 @@ def application(names: list[str]) -> typer.Typer:
     import typer
 
     from ephemera.cli.failures import guarded
+    from ephemera.cli.program import program
 
     app = typer.Typer(
         help="Durable storage for data with a deadline.",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    app.callback()(_keep_subcommands)
+    app.callback()(program)
     for name in names:
         module_name = MODULES.get(name, name)
         function = getattr(import_module(f"ephemera.cli.{module_name}"), module_name)
         app.command(name, rich_help_panel=PANEL_OF[name])(guarded(function))
     return app
-
-
-def _keep_subcommands() -> None:
-    """Durable storage for data with a deadline."""
 
 
 if __name__ == "__main__":

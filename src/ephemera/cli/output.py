@@ -15,6 +15,7 @@ from typing import Any
 
 TABLE_ROWS = 200
 """Longer tables are printed in pieces, so that the first rows appear at once."""
+WRITE_BYTES = 1 << 16
 SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 Advance = Callable[[int, int | None], None]
@@ -33,6 +34,20 @@ def raw(data: bytes) -> None:
     """Bytes as they are."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
+
+
+def raw_lines(lines: Iterable[bytes]) -> None:
+    """Lines as they are, many at a time."""
+    pending: list[bytes] = []
+    size = 0
+    for each in lines:
+        pending += (each, b"\n")
+        size += len(each)
+        if size >= WRITE_BYTES:
+            raw(b"".join(pending))
+            pending.clear()
+            size = 0
+    raw(b"".join(pending))
 
 
 def record(fields: dict[str, Any] | None) -> None:  # Any: what JSON can hold

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ephemera import CorruptStore
+from ephemera import CorruptStore, InvalidArgument
 from ephemera.cli import output
 from ephemera.cli.backup import copy
 from ephemera.cli.stores import Json, open_to_read
@@ -19,6 +20,11 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """Check a backup and copy it to where a store is wanted; what lies there is never replaced."""
+    if os.path.lexists(target):
+        raise InvalidArgument(
+            f"{target} is there already, and restore replaces nothing: give the path of a new store, or move "
+            f"{target} away first"
+        )
     with open_to_read(source) as store:
         report = store.check()
         if not report.is_clean:

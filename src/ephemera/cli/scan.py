@@ -10,7 +10,7 @@ import typer
 from ephemera import Entry
 from ephemera.cli import output
 from ephemera.cli.stores import FamilyName, Json, Raw, StoreUrl, open_to_read, pick_family
-from ephemera.cli.text import json_field, parse, show, show_short
+from ephemera.cli.text import json_field, parse, show, show_encoded, show_short
 from ephemera.cli.times import show_instant, show_seconds
 from ephemera.core.arguments import DEFAULT_FAMILY
 
@@ -46,14 +46,14 @@ def scan(
         )
         if as_json:
             _print_json(rows)
-        elif raw:
-            for key, entry in rows:
-                output.raw(key + b"\n" if keys else key + b"\t" + entry.value + b"\n")
         elif keys:
-            for key, _ in rows:
-                output.line(show(key))
+            output.raw_lines(key if raw else show_encoded(key) for key, _ in rows)
+        elif raw:
+            output.raw_lines(key + b"\t" + entry.value for key, entry in rows)
+        elif output.is_terminal():
+            output.table(("key", "value", ">ttl"), _cells(rows))
         else:
-            output.table(("key", "value", ">ttl"), _lines(rows))
+            output.raw_lines(_lines(rows))
 
 
 def _print_json(rows: Rows) -> None:
@@ -69,8 +69,12 @@ def _print_json(rows: Rows) -> None:
         )
 
 
-def _lines(rows: Rows) -> Iterator[tuple[str, str, str]]:
-    is_short = output.is_terminal()
+def _cells(rows: Rows) -> Iterator[tuple[str, str, str]]:
     for key, entry in rows:
-        value = show_short(entry.value, VALUE_WIDTH) if is_short else show(entry.value)
-        yield show(key), value, show_seconds(entry.ttl)
+        yield show(key), show_short(entry.value, VALUE_WIDTH), show_seconds(entry.ttl)
+
+
+def _lines(rows: Rows) -> Iterator[bytes]:
+    for key, entry in rows:
+        left = show_seconds(entry.ttl).encode()
+        yield b"\t".join((show_encoded(key), show_encoded(entry.value), left))

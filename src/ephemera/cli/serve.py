@@ -17,6 +17,7 @@ from ephemera.cli.failures import naming
 from ephemera.cli.passwords import PasswordFile, one_password
 from ephemera.core.options import Durability
 from ephemera.core.passwords import without_password
+from ephemera.engines.local.engine import LocalEngine
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server, open_store
 from ephemera.server.settings import Settings
@@ -101,6 +102,8 @@ async def _serve(
             if unix_path is not None:
                 with naming(unix_path):
                     places.append(await listener.listen(Endpoint(unix_path=unix_path)))
+            if isinstance(store.engine, LocalEngine) and not is_read_only:
+                store.engine.announce(str(places[0]))
             _say(url, places)
             await listener.serve()
 

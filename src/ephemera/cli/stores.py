@@ -40,7 +40,11 @@ TtlText = Annotated[
 ]
 AtText = Annotated[
     str | None,
-    typer.Option("--at", metavar="INSTANT", help="When it dies: 2030-01-31T12:00:00Z."),
+    typer.Option(
+        "--at",
+        metavar="INSTANT",
+        help="When it dies: 2030-01-31, 2030-01-31 12:00 (local time) or 2030-01-31T12:00:00Z.",
+    ),
 ]
 IdleText = Annotated[
     str | None,

@@ -10,11 +10,11 @@ import base64
 import re
 
 from ephemera import InvalidArgument
+from ephemera.cli._show import escaped
 
 STANDARD_INPUT = "-"
 ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 NAMED = {b"\\": b"\\", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
-SHOWN = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 BASE64 = "base64"
 
@@ -25,11 +25,14 @@ def show(data: bytes) -> str:
     >>> print(show("Zoë".encode()), show(b"\x00\xff"), show(b"two\nlines"), show(b"C:\\"))
     Zoë \x00\xff two\nlines C:\\
     """
-    text = data.replace(b"\\", b"\\\\").decode(errors="backslashreplace")
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else _escape(char) for char in text)
+    return show_encoded(data).decode()
+
+
+def show_encoded(data: bytes) -> bytes:
+    """The same in UTF-8, for what is printed without being looked at."""
+    text = escaped(data)
     # Alone it would mean standard input.
-    return "\\x2d" if text == STANDARD_INPUT else text
+    return b"\\x2d" if text == b"-" else text
 
 
 def show_short(data: bytes, width: int) -> str:
@@ -77,10 +80,6 @@ def json_value(data: bytes) -> str | dict[str, str]:
         return data.decode()
     except UnicodeDecodeError:
         return {BASE64: base64.b64encode(data).decode()}
-
-
-def _escape(char: str) -> str:
-    return SHOWN.get(char) or "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
 def _unescape(found: re.Match[bytes]) -> bytes:

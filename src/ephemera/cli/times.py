@@ -10,6 +10,8 @@ from ephemera.core.expiry import TtlLike
 
 UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[wdhms])\s*")
+COMPACT_DATE = re.compile(r"(?:19|20|21)\d{6}")
+"""20300131 is a date: as epoch seconds it would lie in 1970."""
 NEVER = "never"
 
 
@@ -38,19 +40,37 @@ def parse_ttl(text: str | None) -> TtlLike:
 
 
 def parse_at(text: str | None) -> datetime | float | None:
-    """What `at=` takes, from an ISO time with its zone or epoch seconds."""
+    """What `at=` takes, from a date, a date and time (both local unless a zone is given), or epoch seconds.
+
+    Raises InvalidArgument for anything else.
+
+    >>> str(parse_at("2030-01-31 12:00Z")), parse_at("1900000000")
+    ('2030-01-31 12:00:00+00:00', 1900000000.0)
+    """
     if text is None:
         return None
+    given = text.strip()
     try:
-        return float(text)
+        if not COMPACT_DATE.fullmatch(given):
+            return float(given)
     except ValueError:
         pass
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        instant = datetime.fromisoformat(given)
+        return instant if instant.tzinfo else instant.astimezone()
+    except (ValueError, OverflowError):
         raise InvalidArgument(
-            f"{text!r} is no instant: write 2030-01-31T12:00:00Z or epoch seconds"
+            f"{text!r} is no instant: write 2030-01-31 or 2030-01-31 12:00 in local time "
+            f"(zone {_local_zone()}), 2030-01-31T12:00:00Z, or seconds since 1970"
         ) from None
+
+
+def _local_zone() -> str:
+    """The name of the local time zone.
+
+    Of a fixed day: which of its two names holds today does not matter to whom asks for the zone.
+    """
+    return datetime(2030, 1, 1).astimezone().tzname() or "UTC"
 
 
 def parse_life(

@@ -45,7 +45,17 @@ class ReadOnly(EphemeraError):
 
 
 class StoreLocked(EphemeraError):
-    """Another process, or the processes of another container, keep the store to themselves."""
+    """Another process, or the processes of another container, keep the store to themselves.
+
+    `served_at` is the URL where that process serves it, empty if it does not.
+    """
+
+    def __init__(self, message: str, served_at: str = "") -> None:
+        super().__init__(message)
+        self.served_at = served_at
+
+    def __reduce__(self) -> tuple[type[StoreLocked], tuple[str, str]]:
+        return type(self), (str(self), self.served_at)
 
 
 class StoreBusy(EphemeraError):

@@ -154,7 +154,8 @@ def _hard_deadline_ms(now_ms: int, *, ttl: object, at: object, default_ttl_ms: i
         deadline_ms = instant_ms(at, name="at")
         if is_dead(deadline_ms, now_ms):
             raise InvalidArgument(
-                f"at must lie in the future: {show(at)} is {deadline_ms}, and now is {now_ms} ms"
+                f"at must lie in the future: {to_datetime(deadline_ms)} has passed, "
+                f"it is {to_datetime(now_ms)} now"
             )
         return deadline_ms
     if ttl is None or ttl is Ttl.DEFAULT:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Capability, FamilyRef, Range, View, Write
 from ephemera.core.row import Row
 from ephemera.formats.files import DamagedFile
+from ephemera.formats.omissions import Omissions
 from ephemera.formats.transfer import BATCH_BYTES, BATCH_RECORDS, Loaded, Progress, Record, load
 
 NOTE_FAMILY = RESERVED_PREFIX + "copy"
@@ -227,8 +227,8 @@ class _Rows:
     """The rows of a store as a source of `load`, from where a note says."""
 
     def __init__(self, engine: Engine, note: Note, keep: Callable[[Note], None]) -> None:
-        self.skipped: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
+        self.skipped = Omissions()
+        self.failed = Omissions()
         self.damage: DamagedFile | None = None
         self.unread_bytes = 0
         self._engine = engine

@@ -15,6 +15,7 @@ from ephemera.formats.rdb_file import RdbFile
 from ephemera.formats.transfer import Source
 
 HEAD_BYTES = 1024
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 HAS_LOG_BEHIND = re.compile(rb"aof-(?:preamble|base)\xc0\x01")
 """The auxiliary field of an RDB that an append-only log begins with."""
 
@@ -31,6 +32,15 @@ def open_source(path: str | os.PathLike[str], *, now_ms: int, keep_going: bool =
     if is_log_directory(place):
         return AofLog(place, now_ms=now_ms, keep_going=keep_going)
     return DiskCache(place, keep_going=keep_going)
+
+
+def is_redis_url(source: str) -> bool:
+    """Whether a source is the URL of a running Redis.
+
+    >>> is_redis_url("redis://localhost:6379"), is_redis_url("dump.rdb")
+    (True, False)
+    """
+    return source.lower().startswith(REDIS_SCHEMES)
 
 
 def _file_kind(place: Path) -> type[AofLog | RdbFile | JsonLines]:

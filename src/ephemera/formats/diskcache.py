@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +18,7 @@ from ephemera.core.errors import InvalidArgument
 from ephemera.core.expiry import DEADLINE_MS_MAX
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats.files import DamagedFile
+from ephemera.formats.omissions import Omissions
 from ephemera.formats.transfer import Record
 
 DATABASE = "cache.db"
@@ -40,8 +40,8 @@ class DiskCache:
         keep_going: bool = False,
     ) -> None:
         self.path = Path(path)
-        self.skipped: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
+        self.skipped = Omissions()
+        self.failed = Omissions()
         self.damage: DamagedFile | None = None
         self.unread_bytes = 0
         self._family = check_family_name(family)
@@ -88,7 +88,7 @@ class DiskCache:
     def _record(self, part: Path, stored: Stored) -> Record | None:
         key, is_raw, stored_at, expires_at, mode, filename, value = stored
         if not is_raw or mode == MODE_PICKLE:
-            self.skipped["pickled keys" if not is_raw else "pickled values"] += 1
+            self.skipped.add(*(("pickled values", _key(key)) if is_raw else ("pickled keys",)))
             return None
         try:
             data = _bytes(value) if filename is None else _file_bytes(part, _bytes(filename))
@@ -96,9 +96,9 @@ class DiskCache:
             deadline_ms = NEVER_MS if expires_at is None else _instant_ms(expires_at)
             return Record(self._family, _bytes(key), Row(data, written_ms, deadline_ms))
         except FileNotFoundError:
-            self.failed["values whose file is missing"] += 1
+            self.failed.add("values whose file is missing", _key(key))
         except (OSError, TypeError, ValueError):
-            self.failed["rows that cannot be read"] += 1
+            self.failed.add("rows that cannot be read", _key(key))
         return None
 
 
@@ -137,6 +137,14 @@ def _bytes(data: object) -> bytes:
     if isinstance(data, float):
         return repr(data).encode()
     raise TypeError(type(data))
+
+
+def _key(data: object) -> bytes | None:
+    """The key to name, if it can be read."""
+    try:
+        return _bytes(data)
+    except TypeError:
+        return None
 
 
 def _file_bytes(part: Path, name: bytes) -> bytes:

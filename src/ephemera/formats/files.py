@@ -6,13 +6,13 @@ import contextlib
 import errno
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from ephemera.core.errors import InvalidArgument
+from ephemera.formats.omissions import Omissions
 
 TEMPORARY_SUFFIX = ".tmp"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -42,8 +42,8 @@ class FileSource:
     def __init__(self, path: str | os.PathLike[str], *, keep_going: bool) -> None:
         self.path = Path(path)
         self.keep_going = keep_going
-        self.skipped: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
+        self.skipped = Omissions()
+        self.failed = Omissions()
         self.damage: DamagedFile | None = None
         self.unread_bytes = 0
         self._done_bytes = 0

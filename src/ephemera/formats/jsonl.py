@@ -140,7 +140,7 @@ class JsonLines(FileSource):
             reason = str(error)
         except RecursionError:
             reason = "it is nested too deep"
-        self.failed["lines that are no records"] += 1
+        self.failed.add("lines that are no records")
         damage = DamagedFile(self.path, offset, f"no record: {reason}")
         if not self.keep_going:
             raise damage

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +20,7 @@ from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats import rdb
 from ephemera.formats.databases import family_of
 from ephemera.formats.files import DamagedFile, replacing
+from ephemera.formats.omissions import Omissions
 from ephemera.formats.transfer import Record
 
 try:
@@ -42,8 +42,8 @@ class LiveRedis:
     def __init__(
         self, url: str, *, clock: Clock, cursor_path: str | os.PathLike[str] | None = None
     ) -> None:
-        self.skipped: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
+        self.skipped = Omissions()
+        self.failed = Omissions()
         self.damage: DamagedFile | None = None
         self.unread_bytes = 0
         self._url, self._password = take_password(url)
@@ -133,28 +133,30 @@ class LiveRedis:
             kinds = [kind.decode() for kind in pipeline.execute()]
             self._done += len(keys)
             strings = [key for key, kind in zip(keys, kinds, strict=True) if kind == "string"]
-            self.skipped.update(kind for kind in kinds if kind not in ("string", "none"))
+            for key, kind in zip(keys, kinds, strict=True):
+                if kind not in ("string", "none"):
+                    self.skipped.add(kind, key)
             for key in strings:
                 pipeline.dump(key)
                 pipeline.execute_command("PEXPIRETIME" if self._tells_instants else "PTTL", key)
             now_ms = self._clock.now_ms()
             replies = pipeline.execute(raise_on_error=False)
         for key, payload, told in zip(strings, replies[::2], replies[1::2], strict=True):
-            row = self._row(payload, told, now_ms)
+            row = self._row(key, payload, told, now_ms)
             if row is not None:
                 yield Record(family_of(number), key, row)
 
-    def _row(self, payload: object, told: object, now_ms: int) -> Row | None:
+    def _row(self, key: bytes, payload: object, told: object, now_ms: int) -> Row | None:
         """None for a key that died or went meanwhile, or cannot be read."""
         if payload is None or (isinstance(told, int) and told < PERMANENT):
             return None
         if not isinstance(payload, bytes) or not isinstance(told, int):
-            self.failed["keys that the server refuses"] += 1
+            self.failed.add("keys that the server refuses", key)
             return None
         try:
             value = rdb.load(payload)
         except ValueError:
-            self.failed["values in an unknown format"] += 1
+            self.failed.add("values in an unknown format", key)
             return None
         if told == PERMANENT:
             return Row(value, now_ms, NEVER_MS)

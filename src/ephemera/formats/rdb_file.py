@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from ephemera.core.arguments import check_family_name
@@ -28,6 +27,7 @@ from ephemera.formats._codec import (
 )
 from ephemera.formats.databases import family_of, numbers_of
 from ephemera.formats.files import DamagedFile, FileSource
+from ephemera.formats.omissions import Omissions
 from ephemera.formats.rdb import STRING_TYPE, VERSION, VERSION_MAX
 from ephemera.formats.rdb_types import skip_key_and_value, skip_module_parts
 from ephemera.formats.transfer import TICK_RECORDS, Contents, Record, make_record, make_row
@@ -92,7 +92,7 @@ class RdbFile(FileSource):
             self._done_bytes = before + window.offset
 
 
-def records(window: Window, now_ms: int, skipped: Counter[str]) -> Iterator[Record]:
+def records(window: Window, now_ms: int, skipped: Omissions) -> Iterator[Record]:
     """The strings of an RDB, up to its end; whatever else it holds is counted. Raises Malformed."""
     version = read_header(window)
     byte, string = window.byte, window.string
@@ -113,7 +113,8 @@ def records(window: Window, now_ms: int, skipped: Counter[str]) -> Iterator[Reco
             parts.passed[kind]()
             family = parts.family
         else:
-            skipped[skip_key_and_value(window, kind)] += 1
+            reason, key = skip_key_and_value(window, kind)
+            skipped.add(reason, key)
             deadline_ms = NEVER_MS
     check_sum(window, version)
 

@@ -169,15 +169,15 @@ TYPES: dict[int, tuple[str, Skip]] = {
 }
 
 
-def skip_key_and_value(window: Window, kind: int) -> str:
-    """Pass over both; what the value was. Raises Malformed for a type that is not known."""
+def skip_key_and_value(window: Window, kind: int) -> tuple[str, bytes]:
+    """Pass over both; return what the value was, and the key. Raises Malformed for a type that is not known."""
     if kind not in TYPES and kind != MODULE_TYPE:
         raise Malformed(f"a value of type {kind}, which is not known here")
-    window.skip_string()
+    key = window.string()
     if kind == MODULE_TYPE:
         name = f"module {module_name(window.length())}"
         skip_module_parts(window)
-        return name
+        return name, key
     name, skip = TYPES[kind]
     skip(window)
-    return name
+    return name, key

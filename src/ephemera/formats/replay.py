@@ -7,7 +7,6 @@ the deadline away.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ from ephemera.core.row import NEVER_MS
 from ephemera.formats import rdb
 from ephemera.formats._scratch import Scratch
 from ephemera.formats.databases import family_of
+from ephemera.formats.omissions import Omissions
 from ephemera.formats.transfer import Record, make_record, make_row
 
 NUMBER = re.compile(rb"-?[0-9]{1,19}")
@@ -36,7 +36,7 @@ class Replay:
     worse than none.
     """
 
-    def __init__(self, now_ms: int, skipped: Counter[str], failed: Counter[str]) -> None:
+    def __init__(self, now_ms: int, skipped: Omissions, failed: Omissions) -> None:
         self.scratch = Scratch()
         self._now_ms = now_ms
         self._skipped = skipped
@@ -61,10 +61,11 @@ class Replay:
             elif name not in NEUTRAL:
                 self._skip(name, words[1:])
         except (IndexError, ValueError):
-            self._failed[_shown(name)] += 1
+            self._failed.add(_shown(name), *words[1:2])
 
     def _skip(self, name: bytes, words: list[bytes]) -> None:
-        self._skipped[_shown(name)] += 1
+        at = REPLACES.get(name, 0)  # nearly every command has its key first
+        self._skipped.add(_shown(name), *words[at : at + 1])
         if name in REPLACES:
             self._put(words[REPLACES[name]], None)
 
@@ -158,7 +159,7 @@ class Replay:
         if payload[0] == rdb.STRING_TYPE:
             self._put(key, (rdb.load(payload), deadline_ms if ttl_ms else NEVER_MS))
         else:
-            self._skipped["RESTORE"] += 1
+            self._skipped.add("RESTORE", key)
 
     # --- counters -----------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ into bytes; `save` writes them to a file. Both hold a batch in memory, never all
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from ephemera.core.expiry import DEADLINE_MS_MAX, is_dead
 from ephemera.core.keyvalue import Capability, FamilyRef, Range, View, Write
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats.files import DamagedFile, replacing
+from ephemera.formats.omissions import Omissions
 
 BATCH_RECORDS = 2_000
 BATCH_BYTES = 1 << 20
@@ -56,8 +56,8 @@ make_write: Callable[[tuple[FamilyRef, bytes, Row]], Write] = partial(tuple.__ne
 class Source(Protocol):
     """Where records come from. What it has and does not yield, it counts by the reason."""
 
-    skipped: Counter[str]
-    failed: Counter[str]
+    skipped: Omissions
+    failed: Omissions
     damage: DamagedFile | None
     """The first place where it is not what it should be, if it was told to keep going."""
     unread_bytes: int
@@ -99,15 +99,15 @@ class Loaded:
 
     imported: int = 0
     dead: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    failed: Counter[str] = field(default_factory=Counter)
+    skipped: Omissions = field(default_factory=Omissions)
+    failed: Omissions = field(default_factory=Omissions)
     damage: DamagedFile | None = None
     unread_bytes: int = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of the source was lost; what no store holds is skipped, and not lost."""
-        return not self.failed and self.damage is None
+        """Whether nothing of the source was left behind but keys that are dead."""
+        return not self.skipped and not self.failed and self.damage is None
 
 
 def load(engine: Engine, source: Source, progress: Progress | None = None) -> Loaded:
@@ -140,8 +140,8 @@ def load_prepared(engine: Engine, source: Source, progress: Progress | None = No
     engine.sync()
     source.landed()
     _tell(source, progress)
-    loaded.skipped += source.skipped
-    loaded.failed += source.failed
+    loaded.skipped.merge(source.skipped)
+    loaded.failed.merge(source.failed)
     loaded.damage = source.damage
     loaded.unread_bytes = source.unread_bytes
     return loaded
@@ -163,7 +163,7 @@ def _batches(engine: Engine, source: Source, loaded: Loaded) -> Iterator[list[Wr
         if is_dead(deadline_ms, now_ms):
             loaded.dead += 1
         elif why := reason_to_skip(key, value, deadline_ms):
-            loaded.skipped[why] += 1
+            loaded.skipped.add(why, key)
         else:
             family = families.get(name) or _family(engine, families, name)
             batch.append(make_write((family, key, row)))

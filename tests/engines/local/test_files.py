@@ -440,9 +440,11 @@ def test_a_file_lock_excludes_shares_and_names_its_owner(tmp_path: Path) -> None
     assert not two.try_take()
     assert not two.try_take(is_shared=True)
     one.write_owner(42)
-    assert two.read_owner() == "42"
+    assert two.read_owner() == ("42", "")
+    one.write_owner(42, "redis://127.0.0.1:6379")
+    assert two.read_owner() == ("42", "redis://127.0.0.1:6379")
     one.write_owner(None)
-    assert two.read_owner() == "unknown"
+    assert two.read_owner() == ("", "")
     with one.held():
         assert not two.try_take(is_shared=True)
     assert two.try_take(is_shared=True)

@@ -40,7 +40,7 @@ class Attachment:
             opened.callback(self._attached.close)
             is_first = self._attached.try_take()
             if not is_first and (self._is_exclusive or not self._attached.try_take(is_shared=True)):
-                raise StoreLocked(self._refusal())
+                raise self._refusal()
             yield is_first
             if self._is_exclusive:
                 self._attached.write_owner(os.getpid())
@@ -82,11 +82,20 @@ class Attachment:
         ):
             lock.close()
 
-    def _refusal(self) -> str:
-        owner = self._attached.read_owner()
+    def announce(self, url: str) -> None:
+        """Leave the URL where this exclusive owner serves the store for those who are refused."""
+        self._attached.write_owner(os.getpid(), url)
+
+    def _refusal(self) -> StoreLocked:
+        owner, served_at = self._attached.read_owner()
+        root = self._layout.root
+        if served_at:
+            return StoreLocked(f"{root} is served by process {owner} at {served_at}", served_at)
         if self._is_exclusive:
-            return (
-                f"{self._layout.root} is open in another place (process {owner}):"
-                " exclusive=True needs it alone"
+            where = f"in another place (process {owner})" if owner else "in another place"
+            return StoreLocked(
+                f"{root} is open {where}: exclusive=True, as in `ephemera serve`, needs it alone; close it there first"
             )
-        return f"{self._layout.root} is kept by process {owner} (exclusive=True)"
+        return StoreLocked(
+            f"{root} is kept by process {owner} (exclusive=True): wait until it closes the store, or stop it"
+        )

@@ -421,6 +421,10 @@ class LocalEngine:
             self._base.supersede(former, former + 1)
             self._segments.refresh()
 
+    def announce(self, url: str) -> None:
+        """Let processes that are refused this exclusive store know where it is served."""
+        self._attachment.announce(url)
+
     def backup(self, path: str) -> None:
         if Layout(path).root.resolve().is_relative_to(self._layout.root.resolve()):
             raise InvalidArgument(f"{path} lies inside the store: a backup goes elsewhere")

@@ -188,6 +188,9 @@ _SYSTEM_SYNC = Files.sync
 """As it is here, whatever a test puts in its place later."""
 
 
+OWNER_BYTES_MAX = 300
+
+
 class FileLock:
     """A lock on a file, shared or exclusive, that the system frees when its holder dies."""
 
@@ -239,15 +242,18 @@ class FileLock:
         # An interrupt may have kept it from being closed.
         self.close()
 
-    def write_owner(self, pid: int | None) -> None:
-        """Leave the holder's pid for those who are refused."""
+    def write_owner(self, pid: int | None, served_at: str = "") -> None:
+        """Leave the holder's pid, and where it serves, for those who are refused."""
         with system_errors(self.path):
             os.ftruncate(self.fd, 0)
             if pid is not None:
-                os.pwrite(self.fd, str(pid).encode(), 0)
+                os.pwrite(self.fd, f"{pid} {served_at}".rstrip().encode(), 0)
 
-    def read_owner(self) -> str:
-        return os.pread(self.fd, 20, 0).decode(errors="replace") or "unknown"
+    def read_owner(self) -> tuple[str, str]:
+        """Return the holder's pid, and the URL where it serves; empty strings where that is not known."""
+        told = os.pread(self.fd, OWNER_BYTES_MAX, 0).decode(errors="replace")
+        pid, _, served_at = told.partition(" ")
+        return pid, served_at
 
 
 def create_file(path: Path, flags: int, mode: int) -> int:
