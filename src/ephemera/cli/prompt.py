@@ -153,11 +153,14 @@ def _declared(text: str) -> Declaration | None:
 
 
 def _is_key(declared: Declaration, at: int) -> bool:
-    keys = declared.keys
-    if not isinstance(keys, KeyRange):
+    return any(_is_in(keys, at) for keys in declared.keys if isinstance(keys, KeyRange))
+
+
+def _is_in(keys: KeyRange, at: int) -> bool:
+    if keys.access == "not_key" or at < keys.first:
         return False
     last = keys.last or keys.first
-    return at >= keys.first and (last < 0 or at <= last) and (at - keys.first) % keys.step == 0
+    return (last < 0 or at <= last) and (at - keys.first) % keys.step == 0
 
 
 def _word(key: bytes) -> str:
