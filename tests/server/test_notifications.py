@@ -114,6 +114,8 @@ EVENTS: list[tuple[Command, str]] = [
     (("SETRANGE", "key", 1, "x"), "setrange key"),
     (("SETRANGE", "absent", 0, ""), ""),
     (("SETBIT", "key", 1, 1), "setbit key"),
+    (("BITFIELD", "key", "SET", "u8", 0, 1, "INCRBY", "u8", 0, 1), "setbit key"),
+    (("BITFIELD", "key", "GET", "u8", 0), ""),
     (("BITOP", "NOT", "b", "key"), "set b"),
     (("BITOP", "AND", "key", "absent"), "del key"),
     (("INCR", "key"), "incrby key"),

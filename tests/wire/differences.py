@@ -7,6 +7,8 @@ soon as the servers agree, so that this list says nothing that has passed.
 from __future__ import annotations
 
 DIFFERENCES: dict[str, str] = {
+    "bitfield-growth": "BITFIELD that fails and lengthens the value counts as a write; Redis tells no WATCH and no cache.",
+    "bitfield-offset": "An offset of BITFIELD beyond 64 bits is refused; in Redis it overflows and reads another place.",
     "decimal-floats": "Numbers of INCRBYFLOAT are decimal; Redis reads hexadecimal ones too, and never writes them.",
     "dump-plain": "DUMP does not compress; RESTORE takes what Redis compressed.",
     "key-size": "A key has 1 to 1,900 bytes here: the base tier keeps keys in its tree's pages.",

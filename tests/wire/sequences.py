@@ -97,6 +97,32 @@ pairs = st.lists(st.tuples(keys, values), min_size=1, max_size=3).map(
 )
 several = st.lists(keys, min_size=1, max_size=3).map(tuple)
 
+near_bounds: SearchStrategy[Part] = st.one_of(
+    st.builds(lambda power, by: 2**power + by, st.integers(0, 62), st.integers(-2, 1)),
+    st.builds(lambda power, by: by - 2**power, st.integers(0, 62), st.integers(-2, 1)),
+    st.builds(lambda power, by: 2**power - 2**63 + by, st.integers(0, 62), st.integers(-1, 1)),
+)
+"""Integers near the bounds of every width that a field can have."""
+field_numbers: SearchStrategy[Part] = st.one_of(near_bounds, st.integers(-300, 300))
+field_types: SearchStrategy[Part] = st.one_of(
+    st.integers(1, 64).map(lambda width: b"i%d" % width),
+    st.integers(1, 63).map(lambda width: b"u%d" % width),
+    any_of(b"u1", b"u8", b"i8", b"i64", b"u63"),
+)
+field_offsets: SearchStrategy[Part] = st.one_of(
+    st.integers(0, 40), st.integers(0, 3).map(lambda place: b"#%d" % place)
+)
+field_reads = words(b"GET", field_types, field_offsets)
+field_writes = words(any_of(b"SET", b"incrby"), field_types, field_offsets, field_numbers)
+overflows = words(b"OVERFLOW", any_of(b"WRAP", b"sat", b"SAT", b"fail"))
+odd_types = st.one_of(field_types, any_of(b"u64", b"i65", b"i0", b"I8", b"x", b""))
+odd_offsets = st.one_of(field_offsets, any_of(-1, b"#-1", b"x", b"#", 2**32, b"#536870912"))
+odd_operations = st.one_of(
+    words(b"GET", odd_types, odd_offsets),
+    words(any_of(b"SET", b"INCRBY", b"BOGUS"), odd_types, odd_offsets, integers),
+    words(b"OVERFLOW", any_of(b"WRAP", b"BOGUS")),
+)
+
 STRINGS: list[SearchStrategy[Parts]] = [
     joined(words(b"SET", keys, values), set_options),
     joined(words(b"SET", keys, values), set_options),
@@ -140,6 +166,15 @@ BITS: list[SearchStrategy[Parts]] = [
     joined(
         words(b"BITOP", st.sampled_from([b"AND", b"or", b"XOR", b"NOT", b"NAND"]), keys), several
     ),
+]
+BITFIELDS: list[SearchStrategy[Parts]] = [
+    joined(words(b"SET", keys, values), set_options),
+    words(b"GET", keys),
+    joined(words(b"BITFIELD", keys), some(field_writes, overflows, field_reads, at_most=6)),
+    joined(words(b"BITFIELD", keys), overflows, field_writes, field_writes),
+    joined(words(b"BITFIELD", keys), some(odd_operations, at_most=3)),
+    joined(words(b"BITFIELD_RO", keys), some(field_reads, at_most=3)),
+    joined(words(b"BITFIELD_RO", keys), some(odd_operations)),
 ]
 KEYS: list[SearchStrategy[Parts]] = [
     joined(words(b"SET", keys, values), set_options),
@@ -197,7 +232,7 @@ SCRIPTS: list[SearchStrategy[Parts]] = [
     words(b"EVAL", b"local made = string.rep(ARGV[1], 3) return made", 0, values),
     words(b"EVAL_RO", b"return redis.call('STRLEN', KEYS[1])", 1, keys),
 ]  # fmt: skip
-EVERYTHING = STRINGS + BITS + KEYS + EXPIRY
+EVERYTHING = STRINGS + BITS + BITFIELDS + KEYS + EXPIRY
 
 
 @st.composite

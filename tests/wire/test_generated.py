@@ -31,6 +31,7 @@ MARKS = {
 GROUPS = {
     "strings": sequences(make.STRINGS),
     "bits": sequences(make.BITS),
+    "bitfields": sequences(make.BITFIELDS),
     "keys": sequences(make.KEYS),
     "expiry": sequences(make.EXPIRY),
     "scripts": sequences(make.SCRIPTS),

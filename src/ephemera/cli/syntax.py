@@ -10,11 +10,15 @@ from ephemera.server.table import Declaration, KeyRange
 
 LIFETIME = "[EX seconds | PX milliseconds | EXAT second | PXAT millisecond"
 CONDITION = "[NX | XX | GT | LT]"
+FIELD = "type offset"
 
 SYNTAX = {
     "append": "key value",
     "auth": "[username] password",
     "bitcount": "key [start end [BYTE | BIT]]",
+    "bitfield": f"key [GET {FIELD} | [OVERFLOW WRAP | SAT | FAIL] "
+    f"(SET {FIELD} value | INCRBY {FIELD} increment)] ...",
+    "bitfield_ro": f"key [GET {FIELD}] ...",
     "bitop": "AND | OR | XOR | NOT destination key [key ...]",
     "bitpos": "key bit [start [end [BYTE | BIT]]]",
     "client|kill": "address | ID number | ...",

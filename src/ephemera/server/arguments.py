@@ -37,6 +37,24 @@ def integer32(argument: bytes) -> int:
     return number
 
 
+def bit_offset(argument: bytes, *, value_bytes_max: int, width: int = 0) -> int:
+    """Return the offset of a bit that a value may have. Raises Refused.
+
+    Where fields of a width are addressed, `#n` is the offset of the n-th of them.
+
+    >>> bit_offset(b"100", value_bytes_max=16), bit_offset(b"#3", value_bytes_max=16, width=5)
+    (100, 15)
+    """
+    error = "ERR bit offset is not an integer or out of range"
+    if width and argument.startswith(b"#"):
+        offset = integer(argument[1:], error) * width
+    else:
+        offset = integer(argument, error)
+    if not 0 <= offset < 8 * value_bytes_max:
+        raise Refused(error)
+    return offset
+
+
 class Lifetime(NamedTuple):
     """What EX, PX, EXAT or PXAT ask for: a duration, or an instant."""
 

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import and_, or_, xor
 
 from ephemera.resp.replies import Refused, Reply
-from ephemera.server.arguments import SYNTAX_ERROR, integer, places
+from ephemera.server.arguments import SYNTAX_ERROR, bit_offset, integer, places
 from ephemera.server.events import SETBIT
 from ephemera.server.session import Call
 from ephemera.server.table import Group, KeyRange
@@ -45,11 +45,7 @@ def getbit(call: Call) -> Reply:
 
 
 def _offset(call: Call, argument: bytes) -> int:
-    error = "ERR bit offset is not an integer or out of range"
-    offset = integer(argument, error)
-    if not 0 <= offset < 8 * call.server.settings.proto_max_bulk_len:
-        raise Refused(error)
-    return offset
+    return bit_offset(argument, value_bytes_max=call.server.settings.proto_max_bulk_len)
 
 
 def _bit(value: bytes, offset: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ephemera.resp.replies import Refused, Reply, Simple, Unordered
 from ephemera.server.arguments import SYNTAX_ERROR
+from ephemera.server.commands.bitfield import WRITING, split
 from ephemera.server.glob import glob
 from ephemera.server.session import Call
 from ephemera.server.table import Command, Group, KeyCount, KeyRange
@@ -216,7 +217,15 @@ def _access_of_set(args: list[bytes]) -> str:
     return "RW access update" if has_get else "OW update"
 
 
-VARIABLE_ACCESS = {"set": _access_of_set}
+def _access_of_bitfield(args: list[bytes]) -> str:
+    try:
+        is_write = any(name in WRITING for name, _ in split(args[2:]))
+    except Refused:
+        is_write = True
+    return "RW access update" if is_write else "RO access"
+
+
+VARIABLE_ACCESS = {"bitfield": _access_of_bitfield, "set": _access_of_set}
 
 
 def _key_specification(each: Command, keys: KeyRange | KeyCount) -> Reply:
