@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn, Self
 
+from ephemera.core import forks
 from ephemera.core.arguments import check_family_name
 from ephemera.core.errors import InvalidArgument, ReadOnly, StoreClosed
 from ephemera.core.keyvalue import FamilyRef, KeyValue, Range, View
@@ -19,6 +20,7 @@ class Frozen:
 
     def __init__(self, view: View) -> None:
         self._view: View | None = view
+        self._fork_generation = forks.generation
 
     @property
     def is_open(self) -> bool:
@@ -27,6 +29,8 @@ class Frozen:
     def open_view(self) -> View:
         if self._view is None:
             raise StoreClosed(self.end)
+        if self._fork_generation != forks.generation:
+            raise StoreClosed(forks.INHERITED)
         return self._view
 
     def now_ms(self) -> int:
@@ -73,11 +77,20 @@ class Frozen:
         self._refuse()
 
     def close(self) -> None:
-        view, self._view = self._view, None
-        if view is not None:
+        view = self._view
+        if view is None:
+            return
+        try:
             view.close()
+        except InvalidArgument:
+            raise  # refused, in a thread that did not begin it: it is still open
+        except BaseException:
+            self._view = None
+            raise
+        self._view = None
 
     def _while_open(self, rows: Iterator[tuple[bytes, Row]]) -> Iterator[tuple[bytes, Row]]:
+        self.open_view()
         for pair in rows:
             yield pair
             self.open_view()

@@ -110,7 +110,7 @@ class Pending(Frozen, Ending):
         if is_well:
             self.commit()
         else:
-            self.rollback()
+            self.close()
 
     def _give_up(self) -> None:
         self.close()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 import ephemera
 from ephemera import ManualClock, Store
 from ephemera.engines.local import base_tier
+from ephemera.engines.local.files import FileLock
 from tests.crash.processes import SMALL_SEGMENT_BYTES, TINY_SEGMENT_BYTES, Peer, in_fork
 from tests.engines.local.stores import engine_of
 
@@ -97,22 +103,147 @@ def test_a_child_follows_a_compaction_that_came_before_its_first_use(store: Stor
     assert store.get(b"n") == b"1"
 
 
-def test_a_fork_waits_for_files_that_are_being_opened_or_closed(store: Store) -> None:
+def test_a_child_works_while_a_thread_of_the_parent_opens_or_closes_files(store: Store) -> None:
     store.put(b"a", b"1")
     store.checkpoint()
-    is_taken = threading.Event()
+    is_taken, may_end = threading.Event(), threading.Event()
 
     def close_slowly() -> None:
         with base_tier._opening:
             is_taken.set()
-            threading.Event().wait(0.1)
+            may_end.wait(60)
 
     thread = threading.Thread(target=close_slowly)
     thread.start()
     is_taken.wait()
     assert in_fork(lambda: store.get(b"a")).result() == b"1"
+    may_end.set()
     thread.join()
     assert store.get(b"a") == b"1"
+
+
+@contextmanager
+def thread_inside_lmdb(store: Store) -> Iterator[None]:
+    """Have a thread in the middle of a call of LMDB: it copies the base tier to a pipe that nobody reads."""
+    store.put(b"large", bytes(1_000_000))
+    store.checkpoint()
+    reader, writer = os.pipe()
+
+    def copy() -> None:
+        engine_of(store)._base.file._env.copyfd(writer, compact=True)
+        os.close(writer)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    os.read(reader, 1)  # so it has begun
+    yield
+    while os.read(reader, 65_536):
+        pass
+    os.close(reader)
+    thread.join()
+
+
+def test_a_child_does_not_wait_for_a_thread_that_was_inside_lmdb(store: Store) -> None:
+    with thread_inside_lmdb(store):
+        child = in_fork(lambda: (store.incr(b"n"), store.count(), store.checkpoint()))
+        assert child.result() == (1, 2, None)
+        assert store.incr(b"n") == 2
+    assert store.check().problems == ()
+
+
+def test_the_interpreter_of_a_child_ends_though_a_thread_was_inside_lmdb(tmp_path: Path) -> None:
+    """It finalizes every object; but not the environment that it inherited."""
+    script = f"""
+import os, sys
+import ephemera
+from tests.crash.test_fork import thread_inside_lmdb
+with ephemera.open({str(tmp_path / "store")!r}) as store:
+    with thread_inside_lmdb(store):
+        child = os.fork()
+        if child == 0:
+            assert store.count() == 1
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("7\n", "")
+
+
+def keep_busy(store: Store, is_over: threading.Event, failures: list[BaseException]) -> None:
+    """Scan, take snapshots, transact and checkpoint, until it is over."""
+    try:
+        for number in itertools.count():
+            if is_over.is_set():
+                return
+            for _ in store.scan():
+                pass
+            with store.snapshot() as snapshot:
+                snapshot.get(b"key:%d" % (number % 500))
+                for _ in snapshot.scan(reverse=True):
+                    pass
+            with store.transaction() as txn:
+                txn.incr(b"busy")
+                for _ in txn.scan(start=b"key:1", end=b"key:2"):
+                    pass
+            if number % 8 == 0:
+                store.checkpoint()
+    except BaseException as error:
+        failures.append(error)
+
+
+def fork_under_threads(store: Store, forks: int) -> None:
+    """Every child works, and so does the parent."""
+    store.put_many({b"key:%d" % number: bytes(500) for number in range(500)})
+    store.checkpoint()
+    is_over, failures = threading.Event(), []  # type: ignore[var-annotated]  # BaseException
+    threads = [
+        threading.Thread(target=keep_busy, args=(store, is_over, failures)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+
+    def use() -> tuple[int, int]:
+        with store.snapshot() as snapshot:
+            count = snapshot.count()
+        assert store.get(b"key:7") == bytes(500)
+        return store.incr(b"children"), count
+
+    try:
+        for number in range(1, forks + 1):
+            assert in_fork(use).result() == (number, 502 if number > 1 else ANY)
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert store.check().problems == ()
+
+
+def test_forks_under_threads_that_scan_and_transact(store: Store) -> None:
+    fork_under_threads(store, 15)
+
+
+@pytest.mark.soak
+def test_a_thousand_forks_under_threads_that_scan_and_transact(store: Store) -> None:
+    fork_under_threads(store, 1_000)
+
+
+def test_a_child_does_not_keep_the_locks_of_a_parent_that_closed(path: Path) -> None:
+    store = ephemera.open(path)
+    engine = engine_of(store)
+    assert engine._attachment.maintenance.try_take()
+    reader, writer = os.pipe()
+    child = in_fork(lambda: os.read(reader, 1))
+    store.close()
+    other = FileLock(path / "locks" / "maintenance")
+    assert other.try_take()
+    other.close()
+    os.write(writer, b"!")
+    assert child.result() == b"!"
+    os.close(reader)
+    os.close(writer)
 
 
 def test_a_child_does_not_end_what_the_parent_has_pinned(store: Store) -> None:
@@ -230,6 +361,107 @@ def test_the_copy_of_a_transaction_in_the_child_changes_nothing(store: Store) ->
     assert store.get(b"a") == b"parent"
     store.put(b"b", b"1")
     assert store.check().problems == ()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda txn: txn.get(b"a"),
+        lambda txn: txn.put(b"a", b"child"),
+        lambda txn: txn.delete(b"a"),
+        lambda txn: txn.incr(b"n"),
+        lambda txn: list(txn.scan()),
+        lambda txn: txn.count(),
+        lambda txn: txn.family("default"),
+        lambda txn: txn.commit(),
+        lambda txn: txn.rollback(),
+    ],
+)
+def test_the_first_call_of_a_child_to_its_parent_s_transaction_says_that_it_is_not_its_own(
+    store: Store, use: Callable[[ephemera.Transaction], object]
+) -> None:
+    with store.transaction() as txn:
+        txn.put(b"a", b"parent")
+        assert in_fork(lambda: outcome(lambda: use(txn))).result() == "StoreClosed"
+    assert store.get(b"a") == b"parent"
+    assert store.incr(b"after") == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda snapshot: snapshot.get(b"a"),
+        lambda snapshot: list(snapshot.scan()),
+        lambda snapshot: snapshot.count(),
+        lambda snapshot: snapshot.family("default"),
+        lambda snapshot: snapshot.__enter__(),
+    ],
+)
+def test_the_first_call_of_a_child_to_its_parent_s_snapshot_says_that_it_is_not_its_own(
+    store: Store, use: Callable[[ephemera.Snapshot], object]
+) -> None:
+    store.put(b"a", b"1")
+    with store.snapshot() as snapshot:
+        assert in_fork(lambda: outcome(lambda: use(snapshot))).result() == "StoreClosed"
+        assert in_fork(snapshot.close).result() is None
+        assert snapshot.get(b"a") == b"1"
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_child_is_told_that_a_scan_is_its_parent_s(
+    store: Store, is_checkpointed: bool, is_begun: bool
+) -> None:
+    store.put_many({b"%d" % number: b"x" for number in range(9)})
+    if is_checkpointed:
+        store.checkpoint()
+    with store.snapshot() as snapshot:
+        for scan in (store.scan(), snapshot.scan()):
+            seen = [next(scan)] if is_begun else []
+            assert in_fork(lambda: outcome(lambda: next(scan))).result() == "StoreClosed"  # noqa: B023
+            assert len([*seen, *scan]) == 9
+
+
+def test_a_child_that_exits_inside_its_parent_s_transaction_exits_as_it_was_asked(
+    store: Store,
+) -> None:
+    parent = os.getpid()
+    try:
+        with store.transaction() as txn:
+            txn.put(b"a", b"parent")
+            child = os.fork()
+            if child == 0:
+                sys.exit(7)
+    except SystemExit:
+        os._exit(7)
+    finally:
+        if os.getpid() != parent:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert store.get(b"a") == b"parent"
+
+
+def test_a_fork_inside_a_write_transaction_of_the_base_tier_leaves_it_to_the_parent(
+    store: Store,
+) -> None:
+    file = engine_of(store)._base.file
+
+    def commit_the_copy() -> None:
+        with file.write() as txn:
+            child = os.fork()
+            txn.set_number(b"n", 1 if child else 2)
+            if child:
+                os.waitpid(child, 0)
+
+    parent = os.getpid()
+    try:
+        commit_the_copy()
+    except ephemera.StoreClosed:
+        os._exit(0 if os.getpid() != parent else 1)
+    finally:
+        if os.getpid() != parent:
+            os._exit(1)
+    assert file.number(b"n") == 1
 
 
 def test_a_snapshot_survives_a_fork_in_the_parent(store: Store) -> None:
@@ -370,9 +602,6 @@ def test_multiprocessing_with_fork_works(store: Store) -> None:
 
 
 def test_a_process_that_was_started_by_exec_inherits_no_lock(path: Path) -> None:
-    import subprocess
-    import sys
-
     store = ephemera.open(path)
     store.put(b"a", b"1")
     other = subprocess.Popen(

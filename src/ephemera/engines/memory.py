@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import os
 import threading
 import weakref
 from bisect import bisect_left
@@ -283,6 +284,7 @@ class MemoryEngine:
         self._sweeper: threading.Thread | None = None
         self._wake = Bell()
         self._add_family("default")
+        _engines.add(self)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -668,6 +670,26 @@ class MemoryEngine:
         with self._lock:
             self.check_open()
 
+    def after_fork_in_child(self) -> None:
+        """Go on with a copy of the rows. Threads of the parent, with the locks and the transaction that
+        they held, do not exist here."""
+        self._lock = threading.RLock()
+        self._turn_ended, self._wake = Bell(), Bell()
+        self._sweeper = None
+        self._turn, self._is_free = _nobody, not (self._is_closed or self.is_read_only)
+        if not self._is_closed:
+            publishing, self._publishing = self._publishing, None
+            # One of them may have been between a row and its deadline, or in the middle of a batch.
+            for (family, key), row in (publishing or {}).items():
+                family.rows.ordered = None
+                if row is None:
+                    family.rows.pop(key, None)
+                else:
+                    family.rows[key] = row
+            self._deadlines.rebuild(self._families.values())
+            if self._is_background and self._deadlines.heap:
+                self._wake_sweeper()
+
     def close(self) -> None:
         with self._lock:
             self._is_closed, self._is_free, self._turn = True, False, _nobody
@@ -724,3 +746,14 @@ def _disagreements(family: MemoryFamily, entries: set[tuple[int, int, bytes]]) -
         yield f"{family.name}: {len(mortals)} rows have a deadline, {family.mortal_count} are counted"
     if family.rows.ordered not in (None, sorted(family.rows)):
         yield f"{family.name}: the ordered keys are not the keys of the rows"
+
+
+_engines: weakref.WeakSet[MemoryEngine] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        engine.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

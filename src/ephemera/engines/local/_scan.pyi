@@ -1,16 +1,43 @@
-from collections.abc import Iterator
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+import lmdb
 
 from ephemera.core.clock import Clock
 from ephemera.core.row import Row
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._segment import Cut
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 class Closable:
     is_closed: bool
 
+def keep_for_ever(resource: object) -> None: ...
+
+class OwnTransaction:
+    def __init__(self, txn: lmdb.Transaction[bytes]) -> None: ...
+    def __enter__(self) -> lmdb.Transaction[bytes]: ...
+    def __exit__(self, *raised: object) -> None: ...
+
+class ViewTransaction:
+    def __init__(self, txn: lmdb.Transaction[bytes]) -> None: ...
+    @property
+    def is_inherited(self) -> bool: ...
+    def must_be_open(self) -> None: ...
+    def run(
+        self,
+        function: Callable[Concatenate[lmdb.Transaction[bytes], P], T],
+        *given: P.args,
+        **named: P.kwargs,
+    ) -> T: ...
+    def get(self, key: bytes) -> bytes | None: ...
+    def end(self) -> None: ...
+
 class _State(Protocol):
     cut: Cut
+    txn: ViewTransaction
     @property
     def base(self) -> Closable: ...
     @property
@@ -35,4 +62,3 @@ class Scan:
     def __iter__(self) -> Self: ...
     def __next__(self) -> tuple[bytes, Row]: ...
     def close(self) -> None: ...
-    def abandon(self) -> None: ...

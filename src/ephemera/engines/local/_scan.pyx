@@ -8,7 +8,8 @@ or cannot be looked at, LMDB is asked from there on.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from libc.stdint cimport int64_t
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._access cimport Piece, compare, piece_of
 from ephemera.core._clock cimport Now
@@ -25,7 +26,22 @@ from ephemera.engines.local._segment cimport (
     row_of,
 )
 
-from ephemera.core.errors import StoreClosed
+import os
+
+from ephemera.core import forks
+from ephemera.core.errors import InvalidArgument, StoreClosed
+
+# How often this process's line has forked. An LMDB transaction of an earlier generation belongs to an
+# ancestor: ending it here would free that process's reader slot.
+cdef uint64_t _fork_generation = 0
+
+
+def _note_fork():
+    global _fork_generation
+    _fork_generation += 1
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 cdef enum:
     FAMILY_BYTES = 4     # before the key in a base key
@@ -36,6 +52,113 @@ cdef class Closable:
     """Something that whoever uses it may find closed."""
 
 
+def keep_for_ever(resource) -> None:
+    """Never finalize an object, not even as the interpreter ends: an LMDB environment that was
+    inherited would wait for threads that this process does not have."""
+    Py_INCREF(resource)
+
+
+cdef class OwnTransaction:
+    """The `with` block of an LMDB transaction, which only the process that began it ends.
+
+    A signal handler or a finalizer may fork inside the block: in the child it then ends with
+    StoreClosed, and the transaction is left to the parent.
+    """
+    cdef object txn
+    cdef uint64_t generation
+
+    def __init__(self, txn):
+        self.txn, self.generation = txn, _fork_generation
+
+    def __enter__(self):
+        return self.txn
+
+    def __exit__(self, kind, error, trace):
+        txn, self.txn = self.txn, None
+        if self.generation == _fork_generation:
+            return txn.__exit__(kind, error, trace)
+        if kind is None:
+            raise StoreClosed(forks.INHERITED)
+
+
+cdef class ViewTransaction:
+    """The read transaction of a view. Any thread may use it, and any thread may end it at any time.
+
+    LMDB releases the GIL inside its calls, and crashes if the transaction ends meanwhile. So `end` refuses
+    further calls, and the last call under way ends the transaction.
+    """
+    cdef object txn
+    cdef uint64_t generation
+    cdef Py_ssize_t calls       # under way, in all threads
+    cdef bint is_over
+
+    def __init__(self, txn):
+        self.txn, self.generation = txn, _fork_generation
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the parent of this process began it, before a fork."""
+        return self.generation != _fork_generation
+
+    def must_be_open(self) -> None:
+        """Raise StoreClosed when it has ended, or was begun by the parent of this process."""
+        self._check()
+
+    def run(self, function, *given):
+        """Return `function(txn, *given)`; the transaction does not end meanwhile."""
+        self._begin_call()
+        try:
+            return function(self.txn, *given)
+        finally:
+            self._end_call()
+
+    def get(self, bytes key not None):
+        """Return what LMDB has stored of a key, or None."""
+        self._begin_call()
+        try:
+            return self.txn.get(key)
+        finally:
+            self._end_call()
+
+    def end(self) -> None:
+        """End the transaction, unless it is the parent's. Ending it twice is fine."""
+        self.is_over = True
+        if self.calls == 0:
+            self._end()
+
+    cdef object next_of(self, iterator):
+        """Return the next item of an iterator that reads by this transaction, or None at its end."""
+        self._begin_call()
+        try:
+            return next(iterator, None)
+        finally:
+            self._end_call()
+
+    cdef inline int _check(self) except -1:
+        if self.generation != _fork_generation:
+            raise StoreClosed(forks.INHERITED)
+        if self.is_over:
+            raise StoreClosed("this snapshot, scan or transaction has ended")
+        return 0
+
+    cdef inline int _begin_call(self) except -1:
+        self._check()
+        self.calls += 1
+        return 0
+
+    cdef inline int _end_call(self) except -1:
+        self.calls -= 1
+        if self.is_over and self.calls == 0:
+            self._end()
+        return 0
+
+    cdef int _end(self) except -1:
+        txn, self.txn = self.txn, None
+        if txn is not None and self.generation == _fork_generation:
+            txn.abort()
+        return 0
+
+
 cdef class Scan:
     """(key, row) of what is alive between two base keys of a state, in order; after `pairs`, (key, value).
 
@@ -43,6 +166,7 @@ cdef class Scan:
     once this ends or is forgotten.
     """
     cdef object state
+    cdef ViewTransaction txn
     cdef Closable base
     cdef Cut cut
     cdef Tree tree
@@ -50,7 +174,7 @@ cdef class Scan:
     cdef Now now
     cdef int64_t instant
     cdef bint is_reverse, ends_state, is_plain
-    cdef bint is_begun, is_running, is_over, is_of_parent
+    cdef bint is_begun, is_running, is_over
     cdef list cursors
     cdef Walk walk
     cdef object asked, answer
@@ -68,7 +192,7 @@ cdef class Scan:
         self.start, self.end, self.is_reverse = min(start, end), end, is_reverse
         self.now = Now(clock) if now_ms is None else None
         self.instant = 0 if now_ms is None else now_ms
-        self.base, self.cut, self.tree = state.base, state.cut, state.tree
+        self.base, self.cut, self.tree, self.txn = state.base, state.cut, state.tree, state.txn
         self.state, self.ends_state = state, ends_state
 
     def pairs(self):
@@ -81,7 +205,6 @@ cdef class Scan:
 
     def __next__(self):
         self._must_stand()
-        self._must_be_ours()
         if self.is_over:
             raise StopIteration
         self.is_running = True
@@ -105,25 +228,16 @@ cdef class Scan:
         if self.ends_state and state is not None:
             state.close()
 
-    def abandon(self) -> None:
-        """In the child of a fork: what this reads is the parent's, to be let go and not ended."""
-        self.is_of_parent = True
-        self.state = None
-        if not self.is_running:  # else a clock has forked, and the step that asked it comes to its end
-            self._let_go()
-
     def __del__(self):
         self.close()
 
     cdef inline int _must_stand(self) except -1:
         # While a step waits for a clock, or lets others go on, its place is in use.
         if self.is_running:
-            raise ValueError("a step of this scan is under way")
-        return 0
-
-    cdef inline int _must_be_ours(self) except -1:
-        if self.is_of_parent:
-            raise StoreClosed("this scan was begun by the parent of a fork")
+            raise InvalidArgument(
+                "a step of this scan is under way, in another thread or in its clock:"
+                " iterate it in one thread at a time"
+            )
         return 0
 
     cdef int _let_go(self) except -1:
@@ -141,9 +255,9 @@ cdef class Scan:
                 with nogil:
                     pass
                 PyErr_CheckSignals()
-            self._must_be_ours()
             if self.base.is_closed:
                 self.state.must_be_open()
+            self.txn._check()
             if not self.is_begun:
                 self._begin()
             if self.walk is not None and not self.walk.tree.is_sure:
@@ -195,7 +309,7 @@ cdef class Scan:
                 self.is_below_over = True
                 return 0
             self._ask()
-        self.answer = next(self.asked, None)
+        self.answer = self.txn.next_of(self.asked)
         self.has_below = self.answer is not None
         self.is_below_over = not self.has_below
         if self.has_below:

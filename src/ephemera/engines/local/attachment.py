@@ -71,6 +71,15 @@ class Attachment:
         if not self._is_exclusive:
             self._attached.take(is_shared=True)
 
+    def abandon(self) -> None:
+        """In the child of a fork: leave to the parent what it locks, and stay attached.
+
+        A lock on a file lasts until every descriptor is closed. Were those of the parent open here, it
+        could die and keep its locks.
+        """
+        for lock in (self._opening, self.maintenance, self.checkpoint, self.writer, self.syncer):
+            lock.close()
+
     def close(self) -> None:
         for lock in (
             self._attached,

@@ -25,7 +25,7 @@ def copy_state(state: State, path: str, files: Files) -> None:
     with _made_whole(target, files) as unfinished:
         layout = Layout(unfinished)
         layout.prepare(files, create=True, mode=files.mode)
-        state.base.copy(layout.base_file(1), state.txn)
+        state.txn.run(state.base.copy_state, layout.base_file(1))
         files.sync_path(layout.base_file(1))
         for segment, limit in zip(state.cut.segments, state.cut.limits, strict=True):
             _copy_segment(segment, limit, layout, files)

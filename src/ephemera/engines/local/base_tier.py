@@ -16,6 +16,7 @@ import io
 import os
 import re
 import struct
+import sys
 import threading
 import weakref
 from collections import deque
@@ -23,11 +24,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import lmdb
 from lmdb.verify import VerifyError, verify
 
+from ephemera.core import forks
 from ephemera.core._block import Hold, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.options import MODE_DEFAULT, MODE_MAX
@@ -46,7 +48,12 @@ from ephemera.engines.local._base import (
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
-from ephemera.engines.local._scan import Closable
+from ephemera.engines.local._scan import (
+    Closable,
+    OwnTransaction,
+    ViewTransaction,
+    keep_for_ever,
+)
 from ephemera.engines.local._signs import Signs
 from ephemera.engines.local.files import (
     FileLock,
@@ -61,15 +68,12 @@ from ephemera.engines.local.layout import Layout
 READERS_MAX = 1024
 LOCK_FILE_BYTES = 128 * 1024
 """More than LMDB's lock file takes for so many readers."""
-HOLD_PATIENCE = 1.0
-"""How many seconds a fork waits for reads that are under way."""
 TAIL_BYTES = 256 * 1024
 """LMDB follows a damaged position in a page this far without looking: behind the last page as well
 there must be something to read, or the process dies."""
 MISSING_BYTES_MAX = 64 * 1024**2
 """LMDB does not write pages that came and went in one transaction, so a file may end before its last
 page; but not by so much, since the transactions here are small."""
-HOLD_PAUSE = 0.005
 SHRINK_RESERVE_MAX = 1024**3
 """How much room above `size_limit` a commit may need to write pages anew before it frees the old ones."""
 SPREAD_RESERVE_MAX = 64 * 1024**3
@@ -112,12 +116,6 @@ class OldState(NamedTuple):
     commits: int
 
 
-class Abandonable(Protocol):
-    """A view that the child of a fork must forget."""
-
-    def abandon(self) -> None: ...
-
-
 class BaseTier:
     """The base tier: the generation of its file that counts now.
 
@@ -130,7 +128,7 @@ class BaseTier:
         self._files = files
         # Also former generations, for as long as somebody reads them.
         self._files_open: list[weakref.ref[BaseFile]] = []
-        self._renewing = threading.Lock()
+        self._renewing = threading.RLock()
         self.on_pin: Callable[[], None] = lambda: None
         """Called when reads of keys pin a state, which they keep until `release` or the next epoch."""
         try:
@@ -184,6 +182,8 @@ class BaseTier:
     def supersede(self, former: int, generation: int) -> None:
         """Another generation counts from now on: whoever has the former one open goes on with it."""
         self._control.supersede_base(former, generation)
+        # Before the lock: a signal handler that reads meanwhile would wait for it, to open the file.
+        self.renew()
         with FileLock(self._layout.locks / "base", self._files.mode).held():
             # Also those that a death in this place left.
             for older in self._layout.base_generations():
@@ -221,18 +221,10 @@ class BaseTier:
             self._control.supersede_base(file.generation, successor)
             self.renew()
 
-    def hold(self) -> bool:
-        """Before a fork, all files; False when one cannot. `go_on` lets go of those that could."""
-        return all(file.hold() for file in self._open_files())
-
-    def go_on(self) -> None:
-        for file in self._open_files():
-            file.go_on()
-
     def abandon(self) -> None:
+        """In the child of a fork: the files are the parent's."""
+        self._renewing = threading.RLock()
         self.reader.renew()
-        for file in self._open_files():
-            file.abandon()
         self._files_open = []
 
     def wake(self) -> None:
@@ -258,13 +250,8 @@ class BaseFile(Closable):
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self._beginning = threading.Lock()
-        self._short_reads: set[object] = set()
-        self._hold: Hold | None = None
-        self._held: ReadTransaction | None = None
         self._mapping: Mapping | None = None
         self._learned: Signs | None = None
-        self.views: weakref.WeakSet[Abandonable] = weakref.WeakSet()
         # No function of Python is called at the end, so no interrupt comes before its work is done.
         self._user = weakref.ref(self, _released.append)
 
@@ -272,45 +259,25 @@ class BaseFile(Closable):
         """Make it ready for transactions, until `close`."""
         with lmdb_errors(self.path):
             opened = _open_environment(self.path, self._user, map_bytes, creates=creates)
-        self._env, self._fd, self._mapping = opened.env, opened.file.fileno(), opened.mapping
+        self._opened, self._fd, self._mapping = opened, opened.file.fileno(), opened.mapping
         self._trees = opened.trees
         self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
-    # -- over a fork: an LMDB environment does not survive it
-
-    def hold(self) -> bool:
-        """Before a fork: let no transaction be under way but those of views; False when one is for
-        too long. Whoever would begin one waits until `go_on`."""
-        pause = threading.Event()
-        for _ in range(int(HOLD_PATIENCE / HOLD_PAUSE)):
-            self._hold = Hold(self._beginning, HOLD_PATIENCE)
-            if self._hold.is_held and not self._short_reads:
-                # Takes the one that LMDB's binding keeps in reserve, which a child must not end.
-                self._held = self._env.begin()
-                return True
-            self._hold.leave()
-            pause.wait(HOLD_PAUSE)
-        return False
-
-    def go_on(self) -> None:
-        """After a fork, in the parent."""
-        if self._held is not None:
-            self._held.abort()
-        self._held = self._hold = None
-
-    def abandon(self) -> None:
-        """After a fork, in the child: forget what the parent has begun, without ending it, and close
-        what is ours of the file. It is not used again."""
-        self._held = self._mapping = self._learned = None
-        for view in list(self.views):
-            view.abandon()
-        _close_environment(self._user)
+    @property
+    def _env(self) -> lmdb.Environment:
+        """The environment. Raises StoreClosed in the child of a fork, where it is not to be used."""
+        if self._opened.generation != forks.generation:
+            raise StoreClosed(forks.INHERITED)
+        return self._opened.env
 
     # -- reads
 
-    def begin(self) -> ReadTransaction:
+    def begin(self) -> ViewTransaction:
         """A read transaction of one's own: a consistent state, until ended."""
-        with self._beginning, lmdb_errors(self.path):
+        return ViewTransaction(self._begin())
+
+    def _begin(self) -> ReadTransaction:
+        with lmdb_errors(self.path):
             try:
                 return self._env.begin(db=self._rows)
             except lmdb.ReadersFullError:
@@ -320,11 +287,10 @@ class BaseFile(Closable):
 
     def pin(self) -> Tree | None:
         """The rows as they are now, and as they stay for whoever has this; None where they are not mapped."""
-        with self._counted():
-            tree = self.tree(self.begin())
-            if tree is not None:
-                self._learned = tree.signs
-            return tree
+        tree = self.tree(self._begin())
+        if tree is not None:
+            self._learned = tree.signs
+        return tree
 
     def tree(self, txn: ReadTransaction) -> Tree | None:
         """The rows as a transaction sees them, until that ends; None where they are not mapped."""
@@ -332,9 +298,7 @@ class BaseFile(Closable):
         if mapping is None:
             return None
         with lmdb_errors(self.path):
-            tree = Tree(txn, mapping, self._file_bytes(), b"rows", self._learned)
-        self.views.add(tree)  # whoever forks may do so before anybody has it
-        return tree
+            return Tree(txn, mapping, self._file_bytes(), b"rows", self._learned)
 
     def _file_bytes(self) -> int:
         try:
@@ -350,22 +314,11 @@ class BaseFile(Closable):
     @block
     def reading(self) -> Iterator[ReadTransaction]:
         """A read transaction for the length of a block."""
-        with self._counted(), lmdb_errors(self.path), self._env.begin(db=self._rows) as txn:
+        with lmdb_errors(self.path), OwnTransaction(self._env.begin(db=self._rows)) as txn:
             yield txn
 
-    @block
-    def _counted(self) -> Iterator[None]:
-        """Say that a transaction is under way which a fork must wait for."""
-        read = object()
-        try:
-            with self._beginning:
-                self._short_reads.add(read)
-            yield
-        finally:
-            self._short_reads.discard(read)
-
     def scan(
-        self, txn: ReadTransaction, start: bytes, end: bytes | None, *, is_reverse: bool
+        self, txn: ReadTransaction, start: bytes, end: bytes | None, is_reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         """(base key, base value) in order, from `start` to before `end`."""
         with lmdb_errors(self.path):
@@ -515,8 +468,12 @@ class BaseFile(Closable):
     @block
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
-        with self._counted(), lmdb_errors(self.path), _begin_write(self._env, self._fd) as txn:
+        with lmdb_errors(self.path), OwnTransaction(_begin_write(self._env, self._fd)) as txn:
             yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
+
+    def copy_state(self, txn: ReadTransaction, path: Path) -> None:
+        """Write the state of a transaction to a new file, without free pages."""
+        self.copy(path, txn)
 
     def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
         """Write what is alive of the file to a new one with its permissions, without its free pages."""
@@ -694,10 +651,13 @@ class _Environment(NamedTuple):
     mapping: Mapping | None
     trees: Trees
     users: list[_User]
+    generation: int
+    """The fork generation that it was opened in."""
 
 
 _environments: dict[tuple[int, int], _Environment] = {}
-_opening = threading.Lock()
+_being_opened: set[tuple[int, int]] = set()
+_opening = threading.RLock()
 _released: deque[_User] = deque()
 """Users that are gone. Their end may come anywhere, with `_opening` taken too: others close what they used."""
 
@@ -707,17 +667,39 @@ def _open_environment(path: Path, user: _User, map_bytes: int, *, creates: bool)
         identity = _identity(path)
         known = _environments.get(identity)
         if known is None:
-            known = _environments[identity] = _open_anew(path, map_bytes, creates=creates)
+            with _opening_once(identity, path):
+                known = _environments[identity] = _open_anew(path, map_bytes, creates=creates)
         known.users.append(user)
         return known
 
 
+@block
+def _opening_once(identity: tuple[int, int], path: Path) -> Iterator[None]:
+    """Refuse to open a file that this very thread is opening: a signal handler may ask for that, and LMDB
+    must not open a file twice in a process."""
+    if identity in _being_opened:
+        raise StoreBusy(
+            f"a signal arrived while this thread was opening {path}, and its handler uses the store:"
+            " try again when the handler has returned"
+        )
+    try:
+        _being_opened.add(identity)
+        yield
+    finally:
+        _being_opened.discard(identity)
+
+
 def _close_released() -> None:
     if _released:
-        with _opening:
-            while _released:
+        # Not awaited: whoever opens or closes a file now may be waiting for this thread, and the next call
+        # closes them just as well.
+        hold = Hold(_opening, 0)
+        try:
+            while hold.is_held and _released:
                 _let_go(_released[0])
                 _released.popleft()
+        finally:
+            hold.leave()
 
 
 def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
@@ -734,7 +716,8 @@ def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
         )
         try:
             trees = _open_trees(env, file.fileno(), creates=creates)
-            return _Environment(env, file, _map(file, map_bytes), trees, [])
+            mapping = _map(file, map_bytes)
+            return _Environment(env, file, mapping, trees, [], forks.generation)
         except BaseException:
             # At once, and not when the traceback goes: whoever handles it may open this file again.
             env.close()
@@ -827,29 +810,47 @@ def _let_go(user: _User) -> None:
             known.users.remove(user)
 
 
-# Whoever forks waits for what is being opened or closed: the child has the same table.
-_holds: list[Hold] = []
+# -- fork: the child abandons every environment
+#
+# LMDB's reader slots and locks carry the parent's pid, and threads that do not exist in the child may be
+# inside LMDB's calls, for which closing would wait. So the child neither uses nor closes an environment
+# that it inherited, and opens the file anew (docs/decisions/0016).
 
 
-def _before_fork() -> None:
-    _holds.append(Hold(_opening, HOLD_PATIENCE))
-
-
-def _after_fork() -> None:
-    while _holds:
-        _holds.pop().leave()
-
-
-def _after_fork_in_child() -> None:
+def _abandon_environments() -> None:
     global _opening
-    if not all(hold.is_held for hold in _holds):
-        _opening = threading.Lock()  # whoever has the other is not here
-    _after_fork()
+    _opening = threading.RLock()
+    for known in list(_environments.values()):
+        keep_for_ever(known.env)
+    _environments.clear()
+    _being_opened.clear()
+    _released.clear()
+    _open_anew_in_child()
 
 
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
-)
+_Identities: TypeAlias = tuple[tuple[object, ...], ...]
+_identify: Callable[[str, bool], _Identities] | None = None
+
+
+def _open_anew_in_child() -> None:
+    """Let the binding open files that were open at the fork.
+
+    It asks a module of its own for the identity of a file, and refuses to open one twice in a process; its
+    memory of that survives a fork. So in a child a file has other identities than in the parent.
+    """
+    global _identify
+    identities = sys.modules.get("lmdb._envid")
+    if identities is not None and _identify is None:
+        _identify = vars(identities)["env_keys"]
+        vars(identities).update(env_keys=_identify_in_child)
+
+
+def _identify_in_child(path: str, subdir: bool) -> _Identities:
+    assert _identify is not None  # it was replaced by this
+    return tuple((forks.generation, *identity) for identity in _identify(path, subdir))
+
+
+os.register_at_fork(after_in_child=_abandon_environments)
 
 
 def map_bytes_for(layout: Layout, size_limit: int) -> int:

@@ -9,30 +9,34 @@ from ephemera.core.keyvalue import CheckReport
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local import families
 from ephemera.engines.local._base import unpack_deadline, unpack_row
-from ephemera.engines.local.base_tier import family_of, lmdb_errors
+from ephemera.engines.local.base_tier import ReadTransaction, family_of, lmdb_errors
 from ephemera.engines.local.views import State
 
 
 def check_state(state: State) -> CheckReport:
     """The report on a state."""
+    return state.txn.run(_check, state)
+
+
+def _check(txn: ReadTransaction, state: State) -> CheckReport:
     rows = entries = records = 0
     # The pages first: they are read without LMDB, which trusts them.
     problems = [f"{state.base.path}: {problem}" for problem in state.base.page_problems()]
     try:
         with lmdb_errors(state.base.path):
             living = {family.id for family in state.families.values()}
-            known = {*living, *families.given_up(state.base, state.txn)}
-            for base_key, stored in state.base.scan(state.txn, b"", None, is_reverse=False):
+            known = {*living, *families.given_up(state.base, txn)}
+            for base_key, stored in state.base.scan(txn, b"", None, False):
                 rows += 1
-                problems.extend(_row_problems(state, base_key, stored, known))
-            for deadline_ms, base_key in state.base.entries(state.txn, -1, NEVER_MS - 1):
+                problems.extend(_row_problems(txn, state, base_key, stored, known))
+            for deadline_ms, base_key in state.base.entries(txn, -1, NEVER_MS - 1):
                 entries += 1
-                row = state.txn.get(base_key)
+                row = txn.get(base_key)
                 if row is None or unpack_deadline(row) != deadline_ms:
                     problems.append(f"index entry {deadline_ms} of {base_key!r} has no such row")
             problems.extend(
                 f"what is untold of {base_key!r} is damaged"
-                for _, base_key, value, _ in state.base.untold(state.txn, NEVER_MS)
+                for _, base_key, value, _ in state.base.untold(txn, NEVER_MS)
                 if value is None
             )
     except CorruptStore as error:
@@ -43,11 +47,13 @@ def check_state(state: State) -> CheckReport:
     return CheckReport(rows, entries, records, tuple(problems))
 
 
-def _row_problems(state: State, base_key: bytes, stored: bytes, known: set[int]) -> Iterator[str]:
+def _row_problems(
+    txn: ReadTransaction, state: State, base_key: bytes, stored: bytes, known: set[int]
+) -> Iterator[str]:
     deadline_ms = unpack_deadline(stored)
-    if deadline_ms != NEVER_MS and not state.base.has_entry(state.txn, deadline_ms, base_key):
+    if deadline_ms != NEVER_MS and not state.base.has_entry(txn, deadline_ms, base_key):
         yield f"row {base_key!r} has a deadline, {deadline_ms}, and no index entry"
-    if state.txn.get(base_key) != stored:
+    if txn.get(base_key) != stored:
         yield f"row {base_key!r} is not found by its key"
     try:
         unpack_row(base_key, stored)

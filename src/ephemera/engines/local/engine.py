@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ephemera.core._access import CompiledAccess
-from ephemera.core._block import Hold, block
+from ephemera.core._block import block
 from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
@@ -29,7 +29,6 @@ from ephemera.core.errors import (
     InvalidArgument,
     ReadOnly,
     StoreBusy,
-    StoreClosed,
     StoreFull,
 )
 from ephemera.core.expiry import is_dead
@@ -105,8 +104,6 @@ RELEASE_SECONDS = 1.0
 IDLE_SECONDS = 3_600.0
 OLD_READER_MS = 60_000
 """How long a process may read an old state before the log warns of it."""
-FORK_PATIENCE = 1.0
-"""How many seconds a fork waits for the background to finish what it is doing."""
 
 _open_engines: weakref.WeakSet[LocalEngine] = weakref.WeakSet()
 
@@ -141,8 +138,6 @@ class LocalEngine:
         # Whoever opened the store has a moment to say what it listens to.
         self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
         self._is_closed = True  # until it is open
-        self._is_held = False
-        self._held: list[Hold] = []
         self._attachment = self._new_attachment()
         # What fails leaves nothing open, at once and not when it is collected: whoever handles it may
         # open the store again.
@@ -765,29 +760,18 @@ class LocalEngine:
 
     # -- fork: the child attaches by itself, at its first use of the store
 
-    def _before_fork(self) -> None:
-        """Let nothing be under way that the child would find half done."""
-        locks = (self._tending, self._expiry.picking, self._segments.refreshing)
-        self._held = [Hold(lock, FORK_PATIENCE) for lock in locks]
-        self._is_held = self._segments.on_first_use is None and self._base.hold()
-
-    def _after_fork_in_parent(self) -> None:
-        # Whatever `_before_fork` had come to, should it have been interrupted.
-        if self._segments.on_first_use is None:
-            self._base.go_on()
-        self._is_held, self._held = False, []
-
     def _after_fork_in_child(self) -> None:
-        self._workers, self._announcer, self._held = [], None, []
+        """Keep nothing that threads of the parent may have left half done: locks, queues, the base tier."""
+        self._workers, self._announcer = [], None
         self._states, self._has_pinned = OpenStates(), False
         self._tending = threading.RLock()
         self._expiry.fork()
         self._segments.wake_before_ms = ASLEEP_MS
-        is_held, self._is_held = self._is_held, False
-        if self._segments.on_first_use is None:
-            if is_held:
-                self._base.abandon()
-            self._segments.fork(self._attach_child if is_held else _refuse_child)
+        self._base.abandon()
+        self._segments.fork(self._attach_child)
+        self._attachment.abandon()
+        if self._is_closed:  # or about to be: another thread of the parent sees to that
+            self._attachment.close()
 
     def _attach_child(self) -> None:
         former, self._attachment = self._attachment, self._new_attachment()
@@ -818,7 +802,13 @@ class LocalEngine:
         if self._is_closed:
             return
         self._is_closed = True
-        _open_engines.discard(self)
+        try:
+            self._close()
+        finally:
+            # Not before: if another thread forks meanwhile, the child lets go of what is still open.
+            _open_engines.discard(self)
+
+    def _close(self) -> None:
         # Somebody may hold the writer's turn for ever: nobody here waits for that any longer.
         self._control.writer.patience = min(self._control.writer.patience, CLOSE_PATIENCE)
         # The announcer first: a callback under way may write, and so need a checkpoint.
@@ -871,31 +861,18 @@ def _kick(workers: tuple[Worker, ...]) -> None:
         worker.kick()
 
 
-def _refuse_child() -> None:
-    raise StoreClosed(
-        "the process forked while another thread read this store for too long:"
-        " the child cannot use it; fork again, or open the store in the child"
-    )
-
-
 @atexit.register
 def _close_all() -> None:
-    maintenance.close_forgotten()
+    maintenance.close_forgotten(CLOSE_PATIENCE)
     for engine in list(_open_engines):
         engine._control.writer.patience = EXIT_PATIENCE
         engine.close()
 
 
-def _in_each_engine(step: Callable[[LocalEngine], None]) -> Callable[[], None]:
-    def run() -> None:
-        for engine in list(_open_engines):
-            step(engine)
-
-    return run
+def _after_fork_in_child() -> None:
+    maintenance.after_fork_in_child()
+    for engine in [*_open_engines, *maintenance.forgotten]:
+        engine._after_fork_in_child()
 
 
-os.register_at_fork(
-    before=_in_each_engine(LocalEngine._before_fork),
-    after_in_parent=_in_each_engine(LocalEngine._after_fork_in_parent),
-    after_in_child=_in_each_engine(LocalEngine._after_fork_in_child),
-)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ephemera.core._block import Bell
+from ephemera.core._block import Bell, Hold
 from ephemera.core.errors import EphemeraError, StoreClosed
 
 if TYPE_CHECKING:
@@ -36,10 +36,29 @@ forgotten: deque[LocalEngine] = deque()
 the opening of another store, so closing waits for a moment at which nothing is held."""
 
 
-def close_forgotten() -> None:
-    while forgotten:
-        with contextlib.suppress(IndexError, EphemeraError, OSError):  # another thread took it
-            forgotten.popleft().close()
+_closing = threading.Lock()
+
+
+def close_forgotten(seconds: float = 0.0) -> None:
+    """Close them, unless another thread is doing so and does not end within `seconds`.
+
+    Closing joins a store's threads, which come here too: of two threads that closed each other's
+    stores, each would wait for the other to end.
+    """
+    if not forgotten:
+        return
+    hold = Hold(_closing, seconds)
+    try:
+        while hold.is_held and forgotten:
+            with contextlib.suppress(IndexError, EphemeraError, OSError):
+                forgotten.popleft().close()
+    finally:
+        hold.leave()
+
+
+def after_fork_in_child() -> None:
+    global _closing
+    _closing = threading.Lock()  # a thread that does not exist here may hold the other
 
 
 class Worker:

@@ -94,7 +94,6 @@ class Segments(SegmentStack):
         """Whether somebody calls `free` now and then, so that nobody else waits for it."""
         self.asking = threading.local()
         """`goes_on` in a thread that asks whether the store is behind before it writes, and then never waits."""
-        self.life = 0
         self.retired_bytes = 0  # of the records in segments that this process let go
         self.on_first_use: Callable[[], None] | None = None
         self.on_refresh: Callable[[], None] = _nothing
@@ -432,7 +431,6 @@ class Segments(SegmentStack):
 
     def fork(self, on_first_use: Callable[[], None]) -> None:
         """In the child: nothing goes on before `on_first_use`, at the first use, has attached it."""
-        self.life += 1
         self._made, self._spare = 0, None  # the parent's
         self.refreshing = threading.RLock()
         self.making = threading.RLock()

@@ -7,7 +7,6 @@ see to is that both halves fit: if the epoch moved while they were taken, they a
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,22 +19,26 @@ from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key, unpack_row
 from ephemera.engines.local._control import Turn
 from ephemera.engines.local._pages import Tree
-from ephemera.engines.local._scan import Scan
+from ephemera.engines.local._scan import Scan, ViewTransaction
 from ephemera.engines.local._segment import BELOW, Cut
 from ephemera.engines.local._stack import FamilyRef
-from ephemera.engines.local.base_tier import BaseFile, BaseTier, ReadTransaction, lmdb_errors
+from ephemera.engines.local.base_tier import BaseFile, BaseTier, lmdb_errors
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments
 
 
 class State:
-    """Everything as it was at one moment, dead rows included."""
+    """Everything as it was at one moment, dead rows included.
+
+    Any thread may close it, also while others read: their next read raises StoreClosed. In the child
+    of a fork every read does, and closing it leaves the transaction to the parent.
+    """
 
     def __init__(
         self,
         cut: Cut,
         base: BaseFile,
-        txn: ReadTransaction,
+        txn: ViewTransaction,
         families: Mapping[str, FamilyRef],
     ) -> None:
         self.cut = cut
@@ -46,9 +49,6 @@ class State:
         """From when on this may not be read any more; None: for as long as its user likes."""
         self.is_closed = False
         self._tree: Tree | None = None
-        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
-        self._is_abandoned = False
-        base.views.add(self)
 
     def id_of(self, family: FamilyRef) -> int:
         """The id of a family in this state. Raises InvalidArgument when it was dropped before."""
@@ -80,7 +80,7 @@ class State:
         end = (
             pack_key(family_id + 1, b"") if bounds.end is None else pack_key(family_id, bounds.end)
         )
-        scan = Scan(
+        return Scan(
             self,
             start,
             end,
@@ -89,19 +89,17 @@ class State:
             now_ms=now_ms,
             ends_state=ends_state,
         )
-        self._scans.add(scan)
-        return scan
 
     @property
     def tree(self) -> Tree | None:
         """The base tier's rows where they are mapped, if they are."""
         if self._tree is None:
-            self._tree = self.base.tree(self.txn)
+            self._tree = self.txn.run(self.base.tree)
         return self._tree
 
     def ask(self, start: bytes, end: bytes, is_reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """The base tier's rows as LMDB reads them."""
-        return self.base.scan(self.txn, start, end, is_reverse=is_reverse)
+        return self.txn.run(self.base.scan, start, end, is_reverse)
 
     def expire(self, now_ms: int) -> bool:
         """Close it, if its time is up; whether it is."""
@@ -118,18 +116,7 @@ class State:
         self.is_closed = True
         if self._tree is not None:
             self._tree.abandon()
-        # A store that was closed before has ended its transactions.
-        if not self._is_abandoned:
-            with contextlib.suppress(StoreClosed), lmdb_errors(self.base.path):
-                self.txn.abort()
-
-    def abandon(self) -> None:
-        """In the child of a fork: the transaction is the parent's, to be let go and not ended."""
-        self._is_abandoned = True
-        for scan in list(self._scans):
-            scan.abandon()
-        self._tree = None
-        del self.txn
+        self.txn.end()
 
 
 def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
@@ -169,7 +156,6 @@ class LocalView:
     def __init__(self, segments: Segments, state: State, now_ms: int) -> None:
         self._segments = segments
         self._state: State | None = state
-        self._life = segments.life
         self.now_ms = now_ms
 
     @property
@@ -177,17 +163,13 @@ class LocalView:
         """The state, while there is one."""
         if self._segments.is_closed:
             raise StoreClosed("the store was closed")
-        if self._state is None or self._is_of_the_parent():
-            raise StoreClosed(
-                "this snapshot or transaction has ended, or is the parent's of a fork"
-            )
-        if self._state.expire(self._segments.clock.now_ms()):
+        state = self._state
+        if state is None:
+            raise StoreClosed("this snapshot or transaction has ended")
+        if state.expire(self._segments.clock.now_ms()):
             raise StoreClosed("this snapshot is older than snapshot_max_age allows: take a new one")
-        return self._state
-
-    def _is_of_the_parent(self) -> bool:
-        """Whether this is the child of a fork, which must not touch what its parent had begun."""
-        return self._life != self._segments.life
+        state.txn.must_be_open()
+        return state
 
     def family(self, name: str) -> FamilyRef | None:
         return self.state.families.get(name)
@@ -202,10 +184,9 @@ class LocalView:
         return state.scan(state.id_of(family), bounds, self.now_ms)
 
     def close(self) -> None:
-        if self._state is not None:
-            if not self._is_of_the_parent():
-                self._state.close()
-            self._state = None
+        state, self._state = self._state, None
+        if state is not None:
+            state.close()
 
 
 class LocalTurn(LocalView):
@@ -214,6 +195,7 @@ class LocalTurn(LocalView):
     def __init__(self, segments: Segments, turn: Turn, state: State, now_ms: int) -> None:
         super().__init__(segments, state, now_ms)
         self._turn = turn
+        self._txn = state.txn
 
     def close(self) -> None:
         self._must_be_the_same_thread()
@@ -224,7 +206,7 @@ class LocalTurn(LocalView):
 
     def _must_be_the_same_thread(self) -> None:
         # The lock of the writer's turn belongs to the thread that took it.
-        if self._turn.is_held and not self._turn.is_ours and not self._is_of_the_parent():
+        if self._turn.is_held and not self._turn.is_ours and not self._txn.is_inherited:
             raise InvalidArgument("a transaction ends in the thread that began it")
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
