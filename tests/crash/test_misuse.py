@@ -1,0 +1,283 @@
+"""Whatever threads do to each other's snapshots, scans, transactions and stores, they get errors, and no crash.
+
+Each attack runs in a process of its own, so that a crash is that of the process and not of the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ephemera
+import ephemera.aio
+from ephemera import EphemeraError, Snapshot, Store, Transaction
+from ephemera.core.clock import elapsed_ns
+from tests.crash.processes import TINY_SEGMENT_BYTES, in_fork
+
+THREADS = 6
+KEYS = 300
+
+
+class Playground:
+    """A store and what hangs on it, in the hands of several threads at once."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self._url = url
+        self._seed = seed
+        self._open()
+        self.unexpected: list[str] = []
+        self.snapshot: Snapshot = self.store.snapshot()
+        self.scan: Iterator[Any] = self.store.scan()  # Any: pairs of bytes
+        self.transaction: Transaction | None = None
+
+    def _open(self) -> None:
+        self.store: Store = ephemera.open(
+            self._url, segment_bytes=TINY_SEGMENT_BYTES, lock_timeout=0.02
+        )
+
+    def attack(self, seconds: float) -> list[str]:
+        """Misuse everything from several threads; what was raised that should not have been."""
+        until_ns = elapsed_ns() + int(seconds * 1e9)
+        threads = [
+            threading.Thread(target=self._misuse, args=(random.Random(self._seed + i), until_ns))
+            for i in range(THREADS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.store.close()
+        return self.unexpected
+
+    def _misuse(self, dice: random.Random, until_ns: int) -> None:
+        weighted = [step for step, weight in STEPS for _ in range(weight)]
+        while elapsed_ns() < until_ns:
+            step = dice.choice(weighted)
+            try:
+                step(self, dice)
+            except (EphemeraError, StopIteration):
+                pass
+            except ValueError as error:
+                # What Python says of an iterator that two threads step at once.
+                if str(error) != "generator already executing":
+                    self.unexpected.append(f"{step.__name__}: {error!r}")
+            except BaseException as error:
+                self.unexpected.append(f"{step.__name__}: {error!r}")
+
+    # -- what threads do
+
+    def write(self, dice: random.Random) -> None:
+        self.store.put(b"%d" % dice.randrange(KEYS), bytes(dice.randrange(900)))
+
+    def read(self, dice: random.Random) -> None:
+        self.store.get(b"%d" % dice.randrange(KEYS))
+
+    def begin_snapshot(self, dice: random.Random) -> None:
+        self.snapshot = self.store.snapshot()
+
+    def read_snapshot(self, dice: random.Random) -> None:
+        self.snapshot.get(b"%d" % dice.randrange(KEYS))
+
+    def scan_snapshot(self, dice: random.Random) -> None:
+        for _ in self.snapshot.scan(reverse=dice.random() < 0.5):
+            pass
+
+    def close_snapshot(self, dice: random.Random) -> None:
+        self.snapshot.close()
+
+    def begin_scan(self, dice: random.Random) -> None:
+        source = self.snapshot if dice.random() < 0.5 else self.store
+        self.scan = source.scan(reverse=dice.random() < 0.5)
+
+    def step_scan(self, dice: random.Random) -> None:
+        scan = self.scan
+        for _ in range(20):
+            next(scan)
+
+    def close_scan(self, dice: random.Random) -> None:
+        self.scan.close()  # type: ignore[attr-defined]  # what scans return has it
+
+    def begin_transaction(self, dice: random.Random) -> None:
+        self.transaction = self.store.transaction()
+
+    def use_transaction(self, dice: random.Random) -> None:
+        transaction = self.transaction
+        if transaction is not None:
+            transaction.put(b"%d" % dice.randrange(KEYS), b"in a transaction")
+            transaction.get(b"%d" % dice.randrange(KEYS))
+            for _ in transaction.scan(end=b"2"):
+                pass
+
+    def end_transaction(self, dice: random.Random) -> None:
+        transaction = self.transaction
+        if transaction is not None:
+            (transaction.commit if dice.random() < 0.5 else transaction.rollback)()
+
+    def forget_transaction(self, dice: random.Random) -> None:
+        self.transaction = None
+
+    def checkpoint(self, dice: random.Random) -> None:
+        self.store.checkpoint()
+
+    def compact(self, dice: random.Random) -> None:
+        self.store.compact()
+
+    def collect(self, dice: random.Random) -> None:
+        gc.collect(0)
+
+    def close(self, dice: random.Random) -> None:
+        self.store.close()
+        self._open()
+
+    def forget(self, dice: random.Random) -> None:
+        self._open()
+
+
+STEPS: list[tuple[Callable[[Playground, random.Random], None], int]] = [
+    (Playground.write, 40),
+    (Playground.read, 10),
+    (Playground.begin_snapshot, 10),
+    (Playground.read_snapshot, 10),
+    (Playground.scan_snapshot, 10),
+    (Playground.close_snapshot, 5),
+    (Playground.begin_scan, 10),
+    (Playground.step_scan, 20),
+    (Playground.close_scan, 3),
+    (Playground.begin_transaction, 3),
+    (Playground.use_transaction, 10),
+    (Playground.end_transaction, 10),
+    (Playground.forget_transaction, 1),
+    (Playground.checkpoint, 3),
+    (Playground.compact, 1),
+    (Playground.collect, 1),
+    (Playground.close, 1),
+    (Playground.forget, 1),
+]
+
+
+def attack(url: str, seconds: float, seed: int = 0) -> object:
+    return in_fork(lambda: Playground(url, seed).attack(seconds)).result()
+
+
+def test_threads_that_misuse_each_other_s_objects_get_errors(tmp_path: Path) -> None:
+    assert attack(str(tmp_path / "store"), 2) == []
+
+
+def test_threads_that_misuse_each_other_s_objects_in_memory_get_errors() -> None:
+    assert attack("memory://", 1) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_threads_that_misuse_each_other_s_objects_for_long_get_errors(
+    tmp_path: Path, seed: int
+) -> None:
+    assert attack(str(tmp_path / "store"), 30, seed) == []
+
+
+def close_under_a_scan(path: Path, rounds: int) -> int:
+    """Iterate snapshots in one thread, close them in another, with a writer beside them; how many were
+    closed in the middle."""
+    struck = 0
+    with ephemera.open(path, segment_bytes=TINY_SEGMENT_BYTES) as store:
+        store.put_many({b"%05d" % number: bytes(100) for number in range(3_000)})
+        store.checkpoint()
+        is_over = threading.Event()
+
+        def write_on() -> None:
+            number = 0
+            while not is_over.is_set():
+                number += 1
+                store.put(b"%05d" % (number % 3_000), bytes(100))
+                if number % 50 == 0:
+                    store.checkpoint()
+
+        def iterate(snapshot: Snapshot) -> None:
+            nonlocal struck
+            try:
+                assert sum(1 for _ in snapshot.scan()) == 3_000
+            except ephemera.StoreClosed:
+                struck += 1
+
+        writer = threading.Thread(target=write_on)
+        writer.start()
+        for number in range(rounds):
+            snapshot = store.snapshot()
+            reader = threading.Thread(target=iterate, args=(snapshot,))
+            reader.start()
+            reader.join(number % 20 / 10_000)
+            snapshot.close()
+            reader.join()
+        is_over.set()
+        writer.join()
+    return struck
+
+
+def test_a_snapshot_may_be_closed_while_another_thread_iterates_it(tmp_path: Path) -> None:
+    struck = in_fork(lambda: close_under_a_scan(tmp_path / "store", 150)).result()
+    assert struck > 0
+
+
+@pytest.mark.parametrize("end", [Transaction.commit, Transaction.rollback])
+def test_a_transaction_that_another_thread_tried_to_end_goes_on(
+    tmp_path: Path, end: Callable[[Transaction], None]
+) -> None:
+    refusals: list[BaseException] = []
+
+    def end_it(transaction: Transaction) -> None:
+        try:
+            end(transaction)
+        except ephemera.InvalidArgument as error:
+            refusals.append(error)
+
+    with ephemera.open(tmp_path / "store", lock_timeout=5) as store:
+        with store.transaction() as transaction:
+            transaction.put(b"a", b"1")
+            thread = threading.Thread(target=end_it, args=(transaction,))
+            thread.start()
+            thread.join()
+            transaction.put(b"b", b"2")
+        assert len(refusals) == 1
+        assert store.get_many([b"a", b"b"]) == {b"a": b"1", b"b": b"2"}
+        assert store.incr(b"n") == 1
+
+
+def test_tasks_that_misuse_each_other_s_objects_get_errors(tmp_path: Path) -> None:
+    async def misuse() -> list[str]:
+        unexpected: list[str] = []
+        async with ephemera.aio.open(tmp_path / "store", lock_timeout=0.05) as store:
+            for number in range(KEYS):
+                await store.put(b"%d" % number, bytes(100))
+            await store.checkpoint()
+            for number in range(30):
+                snapshot = await store.snapshot()
+                transaction = await store.transaction()
+                calls = [
+                    _count(snapshot.scan()),
+                    _count(snapshot.scan()),
+                    snapshot.get(b"%d" % number),
+                    snapshot.close(),
+                    transaction.put(b"a", b"1"),
+                    _count(transaction.scan()),
+                    transaction.commit() if number % 2 else transaction.rollback(),
+                    transaction.rollback(),
+                    store.put(b"b", b"2"),
+                    store.checkpoint(),
+                ]
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+                raised = [one for one in outcomes if isinstance(one, BaseException)]
+                unexpected += [repr(one) for one in raised if not isinstance(one, EphemeraError)]
+        return unexpected
+
+    assert in_fork(lambda: asyncio.run(misuse())).result() == []
+
+
+async def _count(rows: Any) -> int:  # Any: an asynchronous iterator of pairs
+    return len([row async for row in rows])
