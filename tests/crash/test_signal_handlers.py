@@ -1,0 +1,202 @@
+"""A signal handler may read the store, whatever its thread was doing; forgotten stores close without one another.
+
+Signals come by luck; here a handler runs at every moment at which Python could run one.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import ephemera
+from ephemera import Store
+from ephemera.engines.local import maintenance
+from ephemera.engines.local.engine import LocalEngine
+from tests.crash.processes import TINY_SEGMENT_BYTES
+from tests.crash.test_interrupts import Moments
+
+STUCK_SECONDS = 40
+
+
+class Handler(Moments):
+    """A trace function that calls a handler at every moment, as Python does with that of a signal."""
+
+    def __init__(self, handle: Callable[[], None]) -> None:
+        super().__init__(fatal=0)
+        self._handle = handle
+        self.refusals: list[str] = []
+
+    def _meet(self, frame: FrameType) -> None:
+        self.count += 1
+        try:
+            self._handle()
+        except ephemera.StoreBusy as error:
+            self.refusals.append(str(error))
+
+    def run(self, act: Callable[[], object]) -> None:
+        sys.settrace(self)
+        try:
+            act()
+        finally:
+            sys.settrace(None)
+
+
+@pytest.fixture(autouse=True)
+def deadlocks_raise() -> Iterator[None]:
+    """Raise in a thread that waits for itself."""
+
+    def give_up(*_: object) -> None:
+        sys.settrace(None)
+        raise AssertionError("a signal handler waits for its own thread")
+
+    former = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, former)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with ephemera.open(
+        path, maintenance="manual", segment_bytes=TINY_SEGMENT_BYTES, lock_timeout=2
+    ) as store:
+        store.put_many({b"%d" % number: b"x" for number in range(20)})
+        store.checkpoint()
+        yield store
+
+
+def use_a_snapshot(store: Store) -> None:
+    with store.snapshot() as snapshot:
+        snapshot.get(b"7")
+        list(snapshot.scan())
+
+
+def use_a_transaction(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.incr(b"n")
+
+
+def open_and_close(store: Store) -> None:
+    with ephemera.open(store._url, maintenance="manual") as other:
+        other.get(b"7")
+
+
+ACTS: list[Callable[[Store], object]] = [
+    lambda store: store.get(b"7"),
+    lambda store: list(store.scan()),
+    lambda store: store.put(b"large", bytes(TINY_SEGMENT_BYTES)),
+    lambda store: store.family("other").clear(),
+    lambda store: store.purge_expired(),
+    Store.checkpoint,
+    Store.compact,
+    Store.check,
+    Store.stats,
+    use_a_snapshot,
+    use_a_transaction,
+    open_and_close,
+]
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_signal_handler_may_read_at_every_moment(
+    store: Store, act: Callable[[Store], object]
+) -> None:
+    def read() -> None:
+        assert store.get(b"7") == b"x"
+        assert sum(1 for _ in store.scan()) >= 20
+
+    store.put(b"fresh", b"y")
+    handler = Handler(read)
+    handler.run(lambda: act(store))
+    assert handler.count > 0
+    assert handler.refusals == []
+    read()
+    assert store.check().problems == ()
+
+
+def test_a_signal_handler_may_read_while_another_generation_is_opened(path: Path) -> None:
+    """It is refused only while its own thread is inside LMDB's opening of the very file that it needs."""
+    with (
+        ephemera.open(path, maintenance="manual") as store,
+        ephemera.open(path, maintenance="manual") as other,
+    ):
+        store.put(b"7", b"x")
+        for _ in range(2):
+            store.compact()
+            handler = Handler(lambda: assert_reads(other))
+            handler.run(lambda: assert_reads(other))
+            assert handler.count > len(handler.refusals)
+            assert all("a signal arrived" in refusal for refusal in handler.refusals)
+            assert_reads(other)
+
+
+def assert_reads(store: Store) -> None:
+    assert store.get(b"7") == b"x"
+
+
+def own_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ephemera-")]
+
+
+def forget(paths: list[Path]) -> None:
+    """Open stores, use them, and let them go without closing them."""
+    stores = [ephemera.open(path) for path in paths]
+    for store in stores:
+        store.put(b"a", b"1")
+        store.on_expire(lambda expired: None)
+
+
+def test_forgotten_stores_end_with_their_threads(tmp_path: Path) -> None:
+    before = set(own_threads())
+    forget([tmp_path / str(number) for number in range(6)])
+    gc.collect()
+    for thread in set(own_threads()) - before:
+        thread.join(20)
+    assert set(own_threads()) <= before
+    maintenance.close_forgotten(20)
+    assert not maintenance.forgotten
+
+
+def test_threads_that_close_each_other_s_stores_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two threads comes to close the store of the other at the same moment."""
+    both = threading.Barrier(2)
+
+    class Meeting(deque[LocalEngine]):
+        def popleft(self) -> LocalEngine:
+            # Of two that are here at once, each takes what the other one belongs to.
+            try:
+                both.wait(0.5)
+            except threading.BrokenBarrierError:
+                return super().popleft()
+            name = threading.current_thread()
+            own = next((e for e in list(self) if name in [w._thread for w in e._threads]), None)
+            other = next((e for e in list(self) if e is not own), None)
+            if other is None:
+                raise IndexError
+            self.remove(other)
+            return other
+
+    before = set(own_threads())
+    monkeypatch.setattr(maintenance, "forgotten", Meeting())
+    forget([tmp_path / "a", tmp_path / "b"])
+    gc.collect()
+    for thread in set(own_threads()) - before:
+        thread.join(20)
+    assert set(own_threads()) <= before
+    assert not maintenance.forgotten
