@@ -259,16 +259,17 @@ class BaseFile(Closable):
         """Make it ready for transactions, until `close`."""
         with lmdb_errors(self.path):
             opened = _open_environment(self.path, self._user, map_bytes, creates=creates)
-        self._opened, self._fd, self._mapping = opened, opened.file.fileno(), opened.mapping
+        self._fd, self._mapping = opened.file.fileno(), opened.mapping
+        self._environment, self._fork_generation = opened.env, opened.generation
         self._trees = opened.trees
         self._meta, self._rows, self._deadlines, self._untold = opened.trees
 
     @property
     def _env(self) -> lmdb.Environment:
         """The environment. Raises StoreClosed in the child of a fork, where it is not to be used."""
-        if self._opened.generation != forks.generation:
+        if self._fork_generation != forks.generation:
             raise StoreClosed(forks.INHERITED)
-        return self._opened.env
+        return self._environment
 
     # -- reads
 

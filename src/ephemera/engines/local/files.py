@@ -23,6 +23,7 @@ from ephemera.core.errors import (
     EphemeraError,
     InvalidArgument,
     ResourcesExhausted,
+    StoreClosed,
     StoreFailed,
     StoreFull,
 )
@@ -205,12 +206,12 @@ class FileLock:
                 self.fd = create_file(path, os.O_RDWR, mode)
 
     def take(self, *, is_shared: bool = False) -> None:
-        fcntl.flock(self.fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+        fcntl.flock(self._open_fd(), fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
 
     def try_take(self, *, is_shared: bool = False) -> bool:
         kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(self.fd, kind | fcntl.LOCK_NB)
+            fcntl.flock(self._open_fd(), kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -230,7 +231,14 @@ class FileLock:
         finally:
             # Also where a child of a fork has the same descriptor. Compiled: as a function of Python
             # begins, an interrupt may keep it from doing anything.
-            fcntl.flock(self.fd, fcntl.LOCK_UN)
+            if self.fd >= 0:  # else another thread has closed the store, and the lock with it
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def _open_fd(self) -> int:
+        fd = self.fd
+        if fd < 0:
+            raise StoreClosed("the store was closed")
+        return fd
 
     def close(self) -> None:
         # An interrupt may come after any call: what is closed must not be closed again.
