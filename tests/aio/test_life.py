@@ -162,7 +162,8 @@ def test_the_child_of_a_fork_is_refused_the_parents_transaction(tmp_path: Path) 
         return store, await store.transaction()
 
     async def refused(txn: aio.Transaction) -> None:
-        await txn.put(b"a", b"child")
+        with pytest.raises(StoreClosed):
+            await txn.put(b"a", b"child")
         with pytest.raises(StoreClosed):
             await txn.commit()
 

@@ -234,16 +234,15 @@ def test_a_child_does_not_keep_the_locks_of_a_parent_that_closed(path: Path) -> 
     store = ephemera.open(path)
     engine = engine_of(store)
     assert engine._attachment.maintenance.try_take()
-    reader, writer = os.pipe()
-    child = in_fork(lambda: os.read(reader, 1))
+    is_forked, may_end = (multiprocessing.get_context("fork").Event() for _ in range(2))
+    child = in_fork(lambda: (is_forked.set(), may_end.wait(60)))
+    assert is_forked.wait(60)
     store.close()
     other = FileLock(path / "locks" / "maintenance")
     assert other.try_take()
     other.close()
-    os.write(writer, b"!")
-    assert child.result() == b"!"
-    os.close(reader)
-    os.close(writer)
+    may_end.set()
+    assert child.result() == (None, True)
 
 
 def test_a_child_does_not_end_what_the_parent_has_pinned(store: Store) -> None:

@@ -158,6 +158,8 @@ def forget(paths: list[Path]) -> None:
     for store in stores:
         store.put(b"a", b"1")
         store.on_expire(lambda expired: None)
+    manual = ephemera.open(paths[0].with_name("manual"), maintenance="manual", durability="commit")
+    manual.put(b"a", b"1")
 
 
 def collect_until_only(before: set[threading.Thread]) -> None:

@@ -854,6 +854,7 @@ class LocalEngine:
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):  # none yet: an option was refused
             maintenance.forgotten.append(self)
+            _kick(tuple(self._threads))  # one of them closes it, and some sleep for long
 
 
 def _kick(workers: tuple[Worker, ...]) -> None:

@@ -206,12 +206,12 @@ class FileLock:
                 self.fd = create_file(path, os.O_RDWR, mode)
 
     def take(self, *, is_shared: bool = False) -> None:
-        fcntl.flock(self._open_fd(), fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+        self._lock(fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
 
     def try_take(self, *, is_shared: bool = False) -> bool:
         kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(self._open_fd(), kind | fcntl.LOCK_NB)
+            self._lock(kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -231,14 +231,20 @@ class FileLock:
         finally:
             # Also where a child of a fork has the same descriptor. Compiled: as a function of Python
             # begins, an interrupt may keep it from doing anything.
-            if self.fd >= 0:  # else another thread has closed the store, and the lock with it
+            try:
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
+            except (OSError, ValueError):
+                if self.fd >= 0:  # else another thread has closed the store, and the lock with it
+                    raise
 
-    def _open_fd(self) -> int:
-        fd = self.fd
-        if fd < 0:
-            raise StoreClosed("the store was closed")
-        return fd
+    def _lock(self, kind: int) -> None:
+        try:
+            fcntl.flock(self.fd, kind)
+        except (OSError, ValueError) as error:
+            if self.fd >= 0:
+                raise
+            # Another thread has closed the store.
+            raise StoreClosed("the store was closed") from error
 
     def close(self) -> None:
         # An interrupt may come after any call: what is closed must not be closed again.

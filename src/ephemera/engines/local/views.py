@@ -7,7 +7,6 @@ see to is that both halves fit: if the epoch moved while they were taken, they a
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -137,17 +136,17 @@ class OpenStates:
     """The states that this process reads, and since when."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may take another state meanwhile
-        self._began: weakref.WeakKeyDictionary[State, int] = weakref.WeakKeyDictionary()
+        # Without a lock, and copied before it is walked: a signal handler may take another state meanwhile.
+        self._began: dict[int, tuple[weakref.ref[State], int]] = {}
 
     def add(self, state: State, began_ms: int) -> None:
-        with self._lock:
-            self._began[state] = began_ms
+        number, began = id(state), self._began
+        began[number] = (weakref.ref(state, lambda _: began.pop(number, None)), began_ms)
 
     def began(self) -> dict[State, int]:
         """Those that are open, with the instants at which they were taken."""
-        with self._lock:
-            return {state: ms for state, ms in self._began.items() if not state.is_closed}
+        found = [(ref(), began_ms) for ref, began_ms in list(self._began.values())]
+        return {state: ms for state, ms in found if state is not None and not state.is_closed}
 
 
 class LocalView:
