@@ -100,6 +100,27 @@ def test_fields_that_monitoring_reads_are_there(client: Client, field: str) -> N
     assert field in fields(client)
 
 
+def test_info_and_memory_stats_show_what_scripts_take(client: Client) -> None:
+    names = ("lua", "vm_eval", "vm_total", "scripts_eval", "scripts")
+
+    def memory() -> dict[str, int]:
+        shown = fields(client, "memory")
+        return {name: int(shown[f"used_memory_{name}"]) for name in names}
+
+    assert set(memory().values()) == {0}, "there is no interpreter before the first script"
+    client("SCRIPT", "LOAD", "return 1")
+    first = memory()
+    assert first["lua"] == first["vm_eval"] == first["vm_total"] > 10_000
+    assert first["scripts"] == first["scripts_eval"] > 0
+    client("SCRIPT", "LOAD", f"return '{'x' * 1_000_000}'")
+    assert memory()["lua"] - first["lua"] > 1_000_000
+    assert memory()["scripts"] == 2 * first["scripts"]
+    client("HELLO", 3)
+    assert client("MEMORY", "STATS")[b"lua.caches"] == 2 * first["scripts"]
+    client("SCRIPT", "FLUSH")
+    assert set(memory().values()) == {0}
+
+
 def test_keyspace_has_a_line_for_each_database_with_keys(
     clock: ManualClock, client: Client
 ) -> None:

@@ -109,6 +109,7 @@ def resident_bytes() -> tuple[int, int]:
 def _memory(server: Server) -> Fields:
     used, peak = resident_bytes()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    interpreter, scripts = server.scripts.interpreter_bytes, server.scripts.memory_bytes
     return {
         "used_memory": used,
         "used_memory_human": human(used),
@@ -123,11 +124,19 @@ def _memory(server: Server) -> Fields:
         "used_memory_dataset_perc": "100.00%",
         "total_system_memory": total,
         "total_system_memory_human": human(total),
-        "used_memory_lua": 0,
-        "used_memory_scripts": 0,
+        "used_memory_lua": interpreter,
+        "used_memory_vm_eval": interpreter,
+        "used_memory_lua_human": human(interpreter),
+        "used_memory_scripts_eval": scripts,
         "number_of_cached_scripts": server.scripts.count,
         "number_of_functions": 0,
         "number_of_libraries": 0,
+        "used_memory_vm_functions": 0,
+        "used_memory_vm_total": interpreter,
+        "used_memory_vm_total_human": human(interpreter),
+        "used_memory_functions": 0,
+        "used_memory_scripts": scripts,
+        "used_memory_scripts_human": human(scripts),
         "maxmemory": 0,
         "maxmemory_human": "0B",
         "maxmemory_policy": "noeviction",

@@ -237,6 +237,11 @@ class Lua:
                 raise Refused(TOO_LARGE)
 
     @property
+    def memory_bytes(self) -> int:
+        """What the interpreter holds, its own libraries included."""
+        return int(self._runtime.get_memory_used(total=True))
+
+    @property
     def is_crowded(self) -> bool:
         """Whether what outlives scripts, which is other scripts, takes so much that they lack it."""
         if self._runtime.get_memory_used() < KILOBYTES_MAX * 1024 // 2:

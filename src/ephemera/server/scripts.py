@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass
 from hashlib import sha1
 from math import inf
+from sys import getsizeof
 from typing import TYPE_CHECKING
 
 from ephemera.core.clock import elapsed_ns
@@ -66,6 +67,11 @@ class Script:
     sha: bytes
     function: Function
     flags: frozenset[bytes] | None
+
+    @property
+    def memory_bytes(self) -> int:
+        """What is kept of it outside the interpreter."""
+        return getsizeof(self) + getsizeof(self.sha)
 
 
 @dataclass(slots=True)
@@ -128,6 +134,16 @@ class Scripts:
     def count(self) -> int:
         """How many scripts are kept."""
         return len(self._known)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What is kept of all scripts outside the interpreter: of each the same."""
+        return self.count * next((each.memory_bytes for each in self._known.values()), 0)
+
+    @property
+    def interpreter_bytes(self) -> int:
+        """What the interpreter holds; 0 before the first script."""
+        return 0 if self._lua is None else self._lua.memory_bytes
 
     def is_harmless(self, command: Command, args: list[bytes]) -> bool:
         """Whether a request runs a script that says of itself that it writes nothing."""

@@ -198,6 +198,8 @@ def memory_stats(call: Call) -> Reply:
         b"clients.normal": sum(each.memory_bytes for each in call.server.clients.values()),
         b"cluster.links": 0,
         b"aof.buffer": 0,
+        b"lua.caches": call.server.scripts.memory_bytes,
+        b"functions.caches": 0,
         b"overhead.total": 0,
         b"keys.count": keys,
         b"keys.bytes-per-key": used // keys if keys else 0,
