@@ -723,6 +723,14 @@ def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
             # At once, and not when the traceback goes: whoever handles it may open this file again.
             env.close()
             raise
+    except lmdb.MemoryError as error:
+        is_too_much = _map(file, map_bytes) is None
+        file.close()
+        if is_too_much:
+            raise
+        raise CorruptStore(
+            path, None, "a meta page says that it has more pages than it can"
+        ) from error
     except BaseException:
         file.close()
         raise
