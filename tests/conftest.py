@@ -1,10 +1,14 @@
-"""What every test shares: how long Hypothesis searches, and that signals are heard."""
+"""What every test shares: how long Hypothesis searches, that signals are heard, a lack of threads."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # In continuous integration every run tries the same examples, so that none depends on luck; at a
@@ -30,3 +34,21 @@ settings.load_profile("default")
 for number in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+NoThreadsLeft = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def no_threads_left(monkeypatch: pytest.MonkeyPatch) -> NoThreadsLeft:
+    """Makes a block in which the system has no threads left."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    @contextmanager
+    def no_threads_left() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            yield
+
+    return no_threads_left

@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from ephemera import Expired, InvalidArgument, ManualClock, StoreClosed, aio
+from ephemera import (
+    Expired,
+    InvalidArgument,
+    ManualClock,
+    ResourcesExhausted,
+    StoreClosed,
+    aio,
+)
 from tests.aio.conftest import Run, own_threads
 from tests.aio.patience import outside, until
+from tests.conftest import NoThreadsLeft
 
 PATIENCE_S = 30.0
 
@@ -40,6 +48,36 @@ def test_what_was_not_awaited_says_so(url: str) -> None:
     with pytest.raises(InvalidArgument, match="async with"), opening:
         pytest.fail("it was entered")
     assert not hasattr(opening, "put")
+
+
+def test_what_is_open_is_entered_with_async_with_alone(run: Run, url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as store, store.snapshot() as snapshot:
+            async with store.transaction() as txn:
+                for opened in (store, snapshot, txn):
+                    with pytest.raises(InvalidArgument, match="async with"), opened:
+                        pytest.fail("it was entered")
+                await txn.put("name", "ada")
+            assert await store.get("name") == b"ada"
+
+    run(main())
+
+
+def test_a_lack_of_threads_is_an_error_of_the_stores_own(
+    run: Run, url: str, no_threads_left: NoThreadsLeft
+) -> None:
+    async def main() -> None:
+        async with aio.open(url) as store:
+            with no_threads_left():
+                with pytest.raises(ResourcesExhausted, match="ulimit -u"):
+                    await aio.open(url)
+                with pytest.raises(ResourcesExhausted, match="ulimit -u"):
+                    await store.transaction()
+            async with store.transaction() as txn:
+                await txn.put("name", "ada")
+            assert await store.get("name") == b"ada"
+
+    run(main())
 
 
 def test_bad_options_are_refused_as_by_the_plain_open(run: Run) -> None:

@@ -17,6 +17,7 @@ from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.engines import memory
 from ephemera.engines.memory import MemoryEngine, MemoryFamily
+from tests.conftest import NoThreadsLeft
 
 PATIENCE_S = 30
 
@@ -376,3 +377,13 @@ def test_a_store_that_nobody_has_any_more_is_let_go() -> None:
     gc.collect()
     assert gone() is None
     assert not sweeper.is_alive()
+
+
+def test_memory_keeps_its_writes_where_no_thread_can_sweep(
+    no_threads_left: NoThreadsLeft, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ephemera.open("memory://") as store:
+        with no_threads_left():
+            store.put("name", "ada", ttl=60)
+        assert store.get("name") == b"ada"
+        assert "ulimit -u" in caplog.text

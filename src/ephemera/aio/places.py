@@ -35,6 +35,7 @@ from typing import Any, ParamSpec, TypeVar
 from ephemera.core.errors import StoreBusy
 from ephemera.core.hurry import hurried
 from ephemera.core.keyvalue import Waits
+from ephemera.core.threads import explain_no_thread, start_thread
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -150,7 +151,9 @@ class Pool(Place):
             return lane.submit(call)
         try:
             return self._threads.submit(call)
-        except RuntimeError:
+        except RuntimeError as error:
+            if "start new thread" in str(error):
+                raise explain_no_thread(error) from error
             if not self._is_closed:
                 raise
             return _done(call)
@@ -223,9 +226,11 @@ class Lane:
         # A queue whose `put` may be interrupted by another `put`; that of other queues may not.
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         # Not waited for at exit: what it holds then is handed on to other processes by the system.
-        threading.Thread(
-            target=_work, args=(self._calls,), name="ephemera-aio-transaction", daemon=True
-        ).start()
+        start_thread(
+            threading.Thread(
+                target=_work, args=(self._calls,), name="ephemera-aio-transaction", daemon=True
+            )
+        )
         _with_threads.add(self)
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from ephemera import family as plain_family
 from ephemera import snapshot as plain_snapshot
@@ -46,7 +46,17 @@ class NotAwaited(InvalidArgument, AttributeError):
     """What is to be awaited was used as if it had been."""
 
 
-class Beginning(Generic[E_co]):
+class EnteredWithAsync:
+    """What `async with` enters, and `with` does not."""
+
+    def __enter__(self) -> NoReturn:
+        raise NotAwaited(f"{self!r} is entered with `async with`, not `with`")
+
+    def __exit__(self, *raised: object) -> None:
+        raise AssertionError("it was never entered")
+
+
+class Beginning(EnteredWithAsync, Generic[E_co]):
     """What `open`, `transaction` and `snapshot` return: `await` it for the thing itself, which is then
     yours to end, or let `async with` end it."""
 
@@ -65,12 +75,6 @@ class Beginning(Generic[E_co]):
             f"{name!r} was asked of what is not open yet: write `async with … as store`, or"
             " `store = await …`"
         )
-
-    def __enter__(self) -> E_co:
-        raise NotAwaited("this is entered with `async with`, not `with`")
-
-    def __exit__(self, *raised: object) -> None:
-        raise AssertionError("it was never entered")
 
     async def __aenter__(self) -> E_co:
         self._begun = await self._begin()
@@ -128,7 +132,7 @@ class Family(Keyspace):
         return f"<aio.Family {self.name!r}>"
 
 
-class Store(Family):
+class Store(EnteredWithAsync, Family):
     """An open store: the `default` family, and the way to everything else. See `ephemera.aio.open`.
 
     Any number of tasks may use it, on any number of loops. `async with` closes it.
@@ -307,7 +311,7 @@ class Store(Family):
         return repr(self._inner).replace("<Store", "<aio.Store", 1)
 
 
-class Snapshot(Keyspace):
+class Snapshot(EnteredWithAsync, Keyspace):
     """The store as it was at one instant, made by `store.snapshot()`; close it when done."""
 
     _inner: plain_snapshot.Snapshot
@@ -334,7 +338,7 @@ class Snapshot(Keyspace):
         await asyncio.shield(self.close())
 
 
-class Transaction(Keyspace):
+class Transaction(EnteredWithAsync, Keyspace):
     """Reads and writes that happen all together or not at all, made by `store.transaction()`.
 
     It holds the writer's turn until its block ends, so await nothing slow in it: other writers wait.

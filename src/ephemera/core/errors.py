@@ -84,7 +84,7 @@ class AccessDenied(EphemeraError):
 
 
 class ResourcesExhausted(EphemeraError):
-    """The process or the system has no file descriptors or memory left. Nothing was lost."""
+    """The process or the system has no file descriptors, threads or memory left. Nothing was lost."""
 
 
 class NewerFormat(EphemeraError):

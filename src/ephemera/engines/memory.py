@@ -23,6 +23,7 @@ from ephemera.core.errors import (
     EphemeraError,
     InvalidArgument,
     ReadOnly,
+    ResourcesExhausted,
     StoreBusy,
     StoreClosed,
 )
@@ -42,6 +43,7 @@ from ephemera.core.keyvalue import (
 )
 from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row
+from ephemera.core.threads import start_thread
 
 SWEEP_KEYS_MAX = 1_000
 SWEEP_PAUSE_S_MAX = 1.0
@@ -589,11 +591,19 @@ class MemoryEngine:
 
     def _wake_sweeper(self) -> None:
         if self._sweeper is None:
-            self._sweeper = threading.Thread(
-                target=_sweep, args=(weakref.ref(self), self._wake), name="ephemera-sweeper"
+            sweeper = threading.Thread(
+                target=_sweep,
+                args=(weakref.ref(self), self._wake),
+                name="ephemera-sweeper",
+                daemon=True,
             )
-            self._sweeper.daemon = True
-            self._sweeper.start()
+            try:
+                start_thread(sweeper)
+            except ResourcesExhausted as error:
+                # The write that asked for it has happened; a later one tries again.
+                log.warning("expired keys stay in memory until a purge: %s", error)
+                return
+            self._sweeper = sweeper
         self._wake.ring()
 
     def sweep(self) -> float | None:

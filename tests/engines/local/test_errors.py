@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from ephemera import (
     StoreFailed,
 )
 from ephemera.engines.local.files import explain
+from tests.conftest import NoThreadsLeft
 
 NOBODY = 65534
 
@@ -143,3 +145,32 @@ def test_what_lost_no_write_is_no_failure_of_the_store(number: int) -> None:
     assert not isinstance(found, StoreFailed)
     assert os.strerror(number) in str(found)
     assert explain(errno.EIO, "place") is None
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"read_only": True}, {"maintenance": "manual"}, {"snapshot_max_age": 60}]
+)
+def test_a_lack_of_threads_says_which_limit_to_raise_and_leaves_nothing_open(
+    path: Path, no_threads_left: NoThreadsLeft, options: dict[str, object]
+) -> None:
+    with (
+        no_threads_left(),
+        pytest.raises(ResourcesExhausted, match=r"can't start new thread.*ulimit -u"),
+    ):
+        ephemera.open(path, **options)
+    with ephemera.open(path, exclusive=True) as store:
+        assert store.get("name") == b"ada"
+
+
+def test_a_lack_of_threads_leaves_no_listener_behind(
+    path: Path, no_threads_left: NoThreadsLeft
+) -> None:
+    events: list[ephemera.Expired] = []
+    with ephemera.open(path) as store:
+        with no_threads_left(), pytest.raises(ResourcesExhausted, match="ulimit -u"):
+            store.on_expire(events.append)
+        later: queue.Queue[ephemera.Expired] = queue.Queue()
+        store.on_expire(later.put)
+        store.put("lease", "worker", ttl=0.001)
+        assert later.get(timeout=30).key == b"lease"
+    assert events == []

@@ -376,7 +376,11 @@ class LocalEngine:
         self._segments.refresh()
         unsubscribe = self._expiry.subscribe(callback)
         if not self._is_manual:
-            self._start_announcer()
+            try:
+                self._start_announcer()
+            except BaseException:
+                unsubscribe()
+                raise
         return unsubscribe
 
     def _start_announcer(self) -> None:

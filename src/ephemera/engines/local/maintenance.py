@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ephemera.core._block import Bell, Hold
 from ephemera.core.errors import EphemeraError, StoreClosed
+from ephemera.core.threads import start_thread
 
 if TYPE_CHECKING:
     from ephemera.engines.local.engine import LocalEngine
@@ -76,7 +77,7 @@ class Worker:
         self._is_stopped = False
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     @property
     def words(self) -> str | None:

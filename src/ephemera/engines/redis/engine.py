@@ -13,11 +13,13 @@ from ephemera.core.clock import Clock, never_before
 from ephemera.core.errors import (
     CorruptStore,
     EphemeraError,
+    ResourcesExhausted,
     StoreClosed,
 )
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Capability, CheckReport, unsupported
 from ephemera.core.options import Options
+from ephemera.core.threads import start_thread
 from ephemera.engines.redis.families import (
     Families,
     RedisFamily,
@@ -212,13 +214,19 @@ class RedisEngine(Operations[Rows]):
             return
         with self._sweeper_lock:
             if self._sweeper is None or not self._sweeper.is_alive():
-                self._sweeper = threading.Thread(
+                sweeper = threading.Thread(
                     target=_sweep_until_done,
                     args=(weakref.ref(self), self.router),
                     name="ephemera-redis-sweeper",
                     daemon=True,
                 )
-                self._sweeper.start()
+                try:
+                    start_thread(sweeper)
+                except ResourcesExhausted as error:
+                    # The change that asked for it has happened; whoever opens the store next sweeps.
+                    log.warning("keys of dropped families stay in Redis: %s", error)
+                    return
+                self._sweeper = sweeper
 
     # --- housekeeping -------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from ephemera.core.errors import (
     InvalidArgument,
     StoreClosed,
 )
+from ephemera.core.threads import start_thread
 from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.library import load
 from ephemera.engines.slatedb.opening import open_admin, read_manifest
@@ -174,7 +175,7 @@ class Background:
             target=_work, args=(weakref.ref(self), self._bell, *acts, interval_s), daemon=True
         )
         self._thread.name = "ephemera-upkeep"
-        self._thread.start()
+        start_thread(self._thread)
 
     def wake(self) -> None:
         self._bell.ring()
