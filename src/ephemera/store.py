@@ -310,7 +310,10 @@ class Store(Family):
         engine.backup(os.fspath(path))
 
     def compact(self) -> None:
-        """Give back the space that removed keys left behind.
+        """Give back the space that removed keys left behind, and erase what is left of them.
+
+        On a path this checkpoints, then writes a new file with the rows of now: docs/operations.md says
+        what it does not reach. Writers wait for it only once several segments are full.
 
         >>> import ephemera
         >>> ephemera.open("memory://").compact()

@@ -80,6 +80,11 @@ SPREAD_RESERVE_MAX = 64 * 1024**3
 """How much more there is for rows that were let in and for runs of pages that large values need."""
 REOPENING_SHARE = 20
 """What part of the rows has to go before a full base tier takes others in their pages."""
+REWRITE_BATCH_ROWS = 8_000
+REWRITE_BATCH_BYTES = 4 * 1024**2
+"""How much one commit of a rewritten file has: it keeps its pages in memory until then."""
+REWRITE_SPARE_BYTES = 64 * 1024**2
+"""How much larger than the former file a rewritten one may become by pages that its commits free."""
 APPLIED = b"applied-segment"
 """The number of the newest segment whose rows are all here."""
 _LMDB_1_0 = 1
@@ -267,9 +272,12 @@ class BaseFile(Closable):
     @property
     def _env(self) -> lmdb.Environment:
         """The environment. Raises StoreClosed in the child of a fork, where it is not to be used."""
+        self._must_be_ours()
+        return self._environment
+
+    def _must_be_ours(self) -> None:
         if self._fork_generation != forks.generation:
             raise StoreClosed(forks.INHERITED)
-        return self._environment
 
     # -- reads
 
@@ -472,12 +480,40 @@ class BaseFile(Closable):
         with lmdb_errors(self.path), OwnTransaction(_begin_write(self._env, self._fd)) as txn:
             yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
 
-    def copy_state(self, txn: ReadTransaction, path: Path) -> None:
-        """Write the state of a transaction to a new file, without free pages."""
-        self.copy(path, txn)
+    def rewrite(self, path: Path) -> None:
+        """Write the rows of the file, and nothing else, to a new one with its permissions.
 
-    def copy(self, path: Path, txn: ReadTransaction | None = None) -> None:
-        """Write what is alive of the file to a new one with its permissions, without its free pages."""
+        Not page by page as `copy_state` does: pages keep the names of removed keys, as separators and in
+        the room between their nodes.
+        """
+        with lmdb_errors(path):
+            os.close(create_file(path, os.O_RDWR, _mode_of(self._fd)))
+            with (
+                _scratch_environment(path, _used_bytes(self._env) + REWRITE_SPARE_BYTES) as env,
+                self.reading() as txn,
+            ):
+                for name, former in zip(_TREE_NAMES, self._trees, strict=True):
+                    appended = self._append_rows(txn.cursor(former), env, name)
+                    if appended != txn.stat(former)["entries"]:
+                        raise CorruptStore(self.path, None, "rows are missing or out of order")
+
+    def _append_rows(self, rows: lmdb.Cursor[bytes], env: lmdb.Environment, name: bytes) -> int:
+        """Append what a cursor visits to a new tree, in commits that need little memory; returns how
+        many rows were in order."""
+        with env.begin(write=True) as txn:
+            tree = env.open_db(name, txn=txn)
+        pairs = rows.iternext()
+        total = appended = 0
+        while appended == total and (batch := _batch(pairs)):
+            with OwnTransaction(env.begin(write=True)) as txn:
+                self._must_be_ours()
+                total += len(batch)
+                appended += txn.cursor(tree).putmulti(batch, append=True)[1]
+        return appended
+
+    def copy_state(self, txn: ReadTransaction, path: Path) -> None:
+        """Write the pages of a transaction's state, without those that are free, to a new file with the
+        permissions of this one."""
         with lmdb_errors(path):
             fd = create_file(path, os.O_WRONLY | os.O_TRUNC, _mode_of(self._fd))
             try:
@@ -608,6 +644,35 @@ class BaseWrite:
             self.txn.delete(name, db=self._meta)
         else:
             self.txn.put(name, pack_row(name, stored), db=self._meta)
+
+
+@block
+def _scratch_environment(path: Path, map_bytes: int) -> Iterator[lmdb.Environment]:
+    """A file that nobody else has, and that its maker syncs as a whole."""
+    env = lmdb.open(
+        str(path),
+        subdir=False,
+        map_size=map_bytes,
+        max_dbs=len(_TREE_NAMES),
+        lock=False,
+        sync=False,
+        lib_version=_LMDB_1_0,
+    )
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _batch(pairs: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    batch = []
+    size = 0
+    for pair in islice(pairs, REWRITE_BATCH_ROWS):
+        batch.append(pair)
+        size += len(pair[1])
+        if size >= REWRITE_BATCH_BYTES:
+            break
+    return batch
 
 
 # An entry of `meta` is sealed as a row is: a checksum of its name and its content, then the content.

@@ -415,7 +415,7 @@ class LocalEngine:
                 former = self._base.file.generation
                 path = self._layout.base_file(former + 1)
                 with self._files.made_whole(path) as temporary:
-                    self._base.file.copy(temporary)
+                    self._base.file.rewrite(temporary)
                 txn.set_number(SUPERSEDED_BY, former + 1)
             self._base.supersede(former, former + 1)
             self._segments.refresh()
