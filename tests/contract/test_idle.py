@@ -115,6 +115,15 @@ def test_compare_and_set_without_ttl_keeps_idleness(store: Store, clock: ManualC
     assert store.ttl(b"key") == 11.0
 
 
+def test_incr_keeps_idleness_and_does_not_renew_it(store: Store, clock: ManualClock) -> None:
+    store.put(b"key", b"1", idle=60)
+    clock.advance(30)
+    assert store.incr(b"key") == 2
+    assert store.ttl(b"key") == 30.0
+    assert store.touch(b"key")
+    assert store.ttl(b"key") == 60.0
+
+
 def test_an_idle_key_touched_in_a_transaction_is_renewed(store: Store, clock: ManualClock) -> None:
     store.put(b"key", b"value", idle=60)
     clock.advance(30)

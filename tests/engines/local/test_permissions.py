@@ -110,6 +110,16 @@ def test_a_directory_that_was_there_stays_as_it_is(path: Path) -> None:
         assert set(found.values()) == {0o600, 0o700}
 
 
+def test_directories_above_the_store_follow_the_umask(tmp_path: Path) -> None:
+    former = os.umask(0o027)
+    try:
+        ephemera.open(tmp_path / "above" / "private.eph").close()
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "above").stat().st_mode) == 0o750
+    assert_all_are(0o600, tmp_path / "above" / "private.eph")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere files inherit the group anyway")
 def test_a_directory_that_hands_on_its_group_goes_on_doing_so(path: Path) -> None:
     path.mkdir()
