@@ -13,9 +13,9 @@ import pytest
 
 import ephemera
 from ephemera.engines.local._control import Control
-from ephemera.engines.local.files import FileLock
 from tests.crash.processes import TINY_SEGMENT_BYTES, Peer, Seat, peers
 from tests.crash.writers import FAMILY, Crew
+from tests.engines.local.stores import engine_of
 
 WRITERS = 4
 WORK_MAX = 60
@@ -110,13 +110,10 @@ def fill(seat: Seat, start: int, count: int) -> int:
     return count
 
 
-def is_tended(path: Path) -> bool:
-    """Whether some process holds the maintenance lock."""
-    lock = FileLock(path / "locks" / "maintenance")
-    try:
-        return not lock.try_take()
-    finally:
-        lock.close()
+def maintainer(seat: Seat) -> int:
+    """The process that did background maintenance last."""
+    pid: int = engine_of(seat.store)._control.maintained[0]
+    return pid
 
 
 def test_another_process_takes_over_the_maintenance_of_a_dead_one(path: Path) -> None:
@@ -131,7 +128,7 @@ def test_another_process_takes_over_the_maintenance_of_a_dead_one(path: Path) ->
             keeper.kill()
             assert heir.answer() == 600
             assert heir.run(fill, written + 1_200, 600) == 600
-            assert is_tended(path)
+            assert heir.run(maintainer) == heir.pid
             written += 1_800
             keeper, heir = heir, Peer(path, segment_bytes=TINY_SEGMENT_BYTES)
             crew.append(heir)

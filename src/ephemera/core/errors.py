@@ -6,7 +6,7 @@
     ├── StoreClosed           open the store again
     ├── ReadOnly              open the store without read_only=True
     ├── StoreLocked           another process or container keeps the store to itself; wait or stop it
-    ├── StoreBusy             a writer held its turn too long; try again
+    ├── StoreBusy             another process or thread held a lock too long; try again
     ├── TransactionConflict   another writer was there first each time; try the block again
     ├── EngineUnavailable     the servers behind the store did not answer in time; try again later
     ├── StoreFenced           another writer took the store over; open it again to take it back
@@ -59,7 +59,7 @@ class StoreLocked(EphemeraError):
 
 
 class StoreBusy(EphemeraError):
-    """The writer's turn did not come within `lock_timeout`."""
+    """Another process or thread held a lock for longer than `lock_timeout`."""
 
 
 class TransactionConflict(EphemeraError):

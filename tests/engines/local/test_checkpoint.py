@@ -209,7 +209,7 @@ def test_two_checkpoints_at_once_never_store_the_older_row(
     thread.start()
     assert begun.wait(30)
     other.put("m", "new")
-    with pytest.raises(StoreBusy, match="another checkpoint"):
+    with pytest.raises(StoreBusy, match="the checkpoint lock is held"):
         other.checkpoint()
     may_go.set()
     thread.join(30)

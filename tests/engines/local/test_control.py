@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy
-from ephemera.engines.local._control import CONTROL_BYTES, Control, Turn
+from ephemera.engines.local._control import CONTROL_BYTES, LOCKS, Control, Turn
 from tests.engines.local.stores import PATIENCE_S, in_a_thread, start_python
 
 
@@ -22,16 +22,15 @@ class Pair:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.write_bytes(bytes(CONTROL_BYTES))
-        self.fds = [os.open(path, os.O_RDWR) for _ in range(6)]
-        self.first = self._control(self.fds[:3], is_first=True)
-        self.second = self._control(self.fds[3:], is_first=False)
+        self.fds = [os.open(path, os.O_RDWR) for _ in range(12)]
+        self.first = self._control(self.fds[:6], is_first=True)
+        self.second = self._control(self.fds[6:], is_first=False)
 
     def _control(self, fds: list[int], *, is_first: bool) -> Control:
         return Control(
             mmap.mmap(fds[0], CONTROL_BYTES),
             is_first=is_first,
-            writer_fd=fds[1],
-            syncer_fd=fds[2],
+            lock_fds={name: fd for (name, _), fd in zip(LOCKS, fds[1:], strict=True)},
             hash_seed=99,
         )
 
@@ -159,6 +158,34 @@ def test_waiting_ends_with_store_busy(pair: Pair, timeout: float) -> None:
         assert not pair.second.writer.is_inconsistent
 
 
+@pytest.mark.parametrize("name", [name for name, _ in LOCKS])
+def test_a_wait_that_failed_names_the_lock_and_the_process_that_holds_it(
+    pair: Pair, name: str
+) -> None:
+    code = HOLD.replace("control.writer.take", f"control.locks[{name!r}].take")
+    with start_python(code, pair.path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "inside\n"
+        with pytest.raises(StoreBusy, match=rf"the {name} lock is held by process {holder.pid},"):
+            pair.first.locks[name].take(0)
+        assert not pair.first.locks[name].is_free()
+        holder.communicate("\n")
+    assert pair.first.locks[name].is_free()
+    with pair.first.locks[name].take(0):
+        (error,) = in_a_thread(lambda: pair.second.locks[name].take(0))
+        assert "another thread of this process" in str(error)
+
+
+def test_a_thread_knows_whether_it_holds_a_lock(pair: Pair) -> None:
+    assert not pair.first.writer.is_held_here()
+    with pair.first.writer.take(0):
+        assert pair.first.writer.is_held_here()
+        elsewhere: list[bool] = []
+        in_a_thread(lambda: elsewhere.append(pair.first.writer.is_held_here()))
+        assert elsewhere == [False]
+    assert pair.first.writer.is_free()
+
+
 def test_patience_ends_a_wait_that_is_under_way(pair: Pair) -> None:
     waits = threading.Event()
 
@@ -171,7 +198,7 @@ def test_patience_ends_a_wait_that_is_under_way(pair: Pair) -> None:
         thread = threading.Thread(target=lambda: raised.extend(in_a_thread(wait)))
         thread.start()
         assert waits.wait(PATIENCE_S)
-        pair.second.writer.patience = 0.0
+        pair.second.limit_waits(0.0)
         thread.join(PATIENCE_S / 2)
         assert [type(error) for error in raised] == [StoreBusy]
 
@@ -205,10 +232,12 @@ def test_only_the_thread_that_took_a_turn_gives_it_back(pair: Pair) -> None:
 
 HOLD = """
     import mmap, os, sys
-    from ephemera.engines.local._control import CONTROL_BYTES, Control
-    fds = [os.open(sys.argv[1], os.O_RDWR) for _ in range(3)]
+    from ephemera.engines.local._control import CONTROL_BYTES, LOCKS, Control
+    fd = os.open(sys.argv[1], os.O_RDWR)
     control = Control(
-        mmap.mmap(fds[0], CONTROL_BYTES), is_first=False, writer_fd=fds[1], syncer_fd=fds[2]
+        mmap.mmap(fd, CONTROL_BYTES),
+        is_first=False,
+        lock_fds={name: os.open(sys.argv[1], os.O_RDWR) for name, _ in LOCKS},
     )
     turn = control.writer.take(5)
     print("inside", flush=True)

@@ -8,6 +8,7 @@ cdef class GroupCommit:
     cdef Control control
     cdef object now_ms
     cdef object sync
+    cdef object sync_alone
     cdef bint syncs_directly
     cdef double timeout
     cdef uint32_t arrivals

@@ -12,6 +12,7 @@ class GroupCommit:
         *,
         now_ms: Callable[[], int],
         sync: Callable[[], int],
+        sync_alone: Callable[[], int],
         syncs_directly: bool,
         timeout: float,
     ) -> None: ...

@@ -59,15 +59,18 @@ cdef class GroupCommit:
     """The waits for a sync in one process.
 
     `sync()` puts everything on the disk, of all segments, and returns how often it had to sync;
-    `syncs_directly` tells that such a sync is one msync, no more. `timeout` is how many seconds to wait.
+    `syncs_directly` tells that such a sync is one msync, no more. `timeout` is how many seconds to wait
+    for another leader, which may be stopped: after that `sync_alone()` does the same without being one.
     """
 
     def __init__(
-        self, Control control not None, *, now_ms, sync, bint syncs_directly, double timeout
+        self, Control control not None, *, now_ms, sync, sync_alone, bint syncs_directly,
+        double timeout
     ):
         self.control = control
         self.now_ms = now_ms
         self.sync = sync
+        self.sync_alone = sync_alone
         self.syncs_directly = syncs_directly
         self.timeout = timeout
 
@@ -100,11 +103,9 @@ cdef class GroupCommit:
             if found != WAITED:
                 raise StoreFailed(f"syncing segment {number} failed: {os.strerror(found)}")
             waited += WAIT_SLICE_US / 1e6
-            if waited >= self.timeout:
-                raise StoreFailed(
-                    f"no sync came to an end within {self.timeout:g} s: what was just written is"
-                    " visible, and whether it is on the disk is unknown"
-                )
+            if waited >= min(self.timeout, self.control.syncer.patience):
+                self.syncs += self.sync_alone()
+                return 0
             PyErr_CheckSignals()
 
     cdef int _join(self, uint64_t wanted) noexcept nogil:

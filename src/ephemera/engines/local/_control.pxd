@@ -10,8 +10,10 @@ cdef extern from "_shared.h" nogil:
     void eph_store32(uint32_t *at, uint32_t v)
     ctypedef struct eph_lock_page:
         uint32_t is_inconsistent
+        uint32_t owner
     ctypedef struct eph_lock:
         eph_lock_page *page
+        uint32_t pid
     int eph_lock_format(eph_lock_page *page)
     int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd)
     int eph_lock_try(eph_lock *lock)
@@ -41,6 +43,8 @@ cdef struct Page:
     uint64_t full_rows
     uint64_t reader_txn
     int64_t reader_since_ms
+    uint64_t maintainer
+    uint64_t maintained_ns
 
 cdef class Lock:
     cdef eph_lock lock
@@ -69,4 +73,8 @@ cdef class Control:
     cdef Page *page
     cdef readonly Lock writer
     cdef readonly Lock syncer
+    cdef readonly Lock checkpoint
+    cdef readonly Lock base_writer
+    cdef readonly Lock lmdb
+    cdef readonly dict locks
     cdef readonly object memory

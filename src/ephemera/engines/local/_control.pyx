@@ -1,10 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The control page: the few words and the two locks that all processes of a store share.
+"""The control page: the few words and the locks that all processes of a store share.
 
 It is one mapped page. The first process to open a store formats it anew and trusts nothing that it
 held before; everybody else attaches. `epoch` changes whenever anything else here does that a reader
 must know (another active segment, a checkpoint, a family cleared), so that one comparison
 before an operation tells whether what a process knows still holds.
+
+A thread acquires the locks in this order, and never waits for one on the left while it holds one on
+the right: checkpoint, base_writer, lmdb, writer, syncer. Every wait is bounded, can be interrupted, and
+names the process that holds the lock when it fails: that one may be stopped (SIGSTOP, a debugger).
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -28,10 +32,11 @@ cdef extern from "<errno.h>" nogil:
 
 cdef extern from "_shared.h" nogil:
     int eph_lock_wait(eph_lock *lock, const timespec *monotonic_until, const timespec *wall_until)
+    int eph_lock_try_checked(eph_lock *lock)
 
 cdef extern from *:
     """
-    /* The words and both locks fit their places in the page. */
+    /* The locks fit their places in the page. */
     _Static_assert(sizeof(eph_lock_page) <= 128, "a lock outgrew its place in the control page");
     """
 
@@ -45,9 +50,21 @@ NAMESPACES_BYTES = 256
 cdef enum:
     WRITER_AT = 1024
     SYNCER_AT = 1152
+    BASE_WRITER_AT = 1280
+    LMDB_AT = 1408
+    CHECKPOINT_AT = 1536
     WAIT_SLICE_MS = 50
 
 cdef const char *MAGIC = b"EPHCTRL3"
+
+LOCKS = (
+    ("writer", WRITER_AT),
+    ("sync", SYNCER_AT),
+    ("base-tier", BASE_WRITER_AT),
+    ("LMDB", LMDB_AT),
+    ("checkpoint", CHECKPOINT_AT),
+)
+"""The locks by name, and where they lie in the page."""
 
 
 cdef class Lock:
@@ -79,7 +96,8 @@ cdef class Lock:
             timeout = 0 if is_hurried() else min(timeout, self.patience)
             if waited >= timeout:
                 raise StoreBusy(
-                    f"the {self.name}'s turn did not come within {timeout:g} s (lock_timeout)"
+                    f"the {self.name} lock is held by {self.describe_owner()}, and was not released"
+                    f" within {timeout:g} s (lock_timeout)"
                 )
             monotonic_after(&monotonic, WAIT_SLICE_MS)
             wall_after(&wall, WAIT_SLICE_MS)
@@ -94,7 +112,7 @@ cdef class Lock:
             raise InvalidArgument(
                 "this thread is inside a transaction of the same store: write through it"
             )
-        raise StoreFailed(f"the {self.name}'s lock failed with error {rc}")
+        raise StoreFailed(f"the {self.name} lock failed with error {rc}")
 
     cdef void release(self) noexcept:
         eph_lock_release(&self.lock)
@@ -105,14 +123,38 @@ cdef class Lock:
         if rc == EBUSY or rc == EDEADLK:
             return False
         if rc != 0:
-            raise StoreFailed(f"the {self.name}'s lock failed with error {rc}")
+            raise StoreFailed(f"the {self.name} lock failed with error {rc}")
         return True
+
+    @property
+    def owner(self) -> int:
+        """The pid of the process that holds the lock, or held it last; 0 before the first one."""
+        return eph_load32(&self.lock.page.owner)
+
+    def describe_owner(self) -> str:
+        """Return the words for an error that says who holds the lock."""
+        cdef uint32_t owner = eph_load32(&self.lock.page.owner)
+        return "another thread of this process" if owner == self.lock.pid else f"process {owner}"
+
+    def is_free(self) -> bool:
+        """Whether nobody holds the lock at this moment."""
+        if not self.try_acquire():
+            return False
+        self.release()
+        return True
+
+    def is_held_here(self) -> bool:
+        """Whether this thread holds the lock."""
+        cdef int rc = eph_lock_try_checked(&self.lock)
+        if rc == 0:
+            self.release()
+        return rc == EDEADLK
 
     def reattach(self, int fd) -> None:
         """In the child of a fork: hold the lock by a descriptor of its own from now on."""
         cdef int rc = eph_lock_attach(&self.lock, self.lock.page, fd)
         if rc:
-            raise StoreFailed(f"the {self.name}'s lock could not be set up: error {rc}")
+            raise StoreFailed(f"the {self.name} lock could not be set up: error {rc}")
 
     def take(self, double timeout) -> Turn:
         """Wait for the lock, for `timeout` seconds at most, and hold it."""
@@ -167,10 +209,16 @@ cdef Turn turn_of(Lock lock):
 
 @cython.no_gc
 cdef class Control:
-    """The mapped page. `memory` is any writable buffer of `CONTROL_BYTES`; the two descriptors
-    serve the locks where the system has no robust mutex. What follows them is the first one's word."""
+    """The mapped page. `memory` is any writable buffer of `CONTROL_BYTES`; `lock_fds` are descriptors
+    for the locks, by name, where the system has no robust mutex. The first opener sets the rest.
 
-    def __cinit__(self, memory, *, bint is_first, int writer_fd=-1, int syncer_fd=-1,
+    `writer`: who appends to segments and publishes. `syncer`: who leads a group commit. `checkpoint`: who
+    moves segments to the base tier. `base_writer`: who changes the base tier, or copies it to compact it.
+    `lmdb`: in front of LMDB's own writer mutex, for which nobody could wait with a bound, and of the
+    opening and removal of its files; held for one transaction only.
+    """
+
+    def __cinit__(self, memory, *, bint is_first, lock_fds={},
                   uint64_t hash_seed=0, uint64_t size_limit=0):
         PyObject_GetBuffer(memory, &self.buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
         self.has_buffer = True
@@ -183,13 +231,29 @@ cdef class Control:
             memset(start, 0, CONTROL_BYTES)
             self.page.hash_seed = hash_seed
             self.page.size_limit = size_limit
-            eph_lock_format(<eph_lock_page *> (start + WRITER_AT))
-            eph_lock_format(<eph_lock_page *> (start + SYNCER_AT))
+            for _, at in LOCKS:
+                eph_lock_format(<eph_lock_page *> (start + <int> at))
             memcpy(self.page.magic, MAGIC, 8)
         elif memcmp(self.page.magic, MAGIC, 8) != 0:
             raise CorruptStore("control", 0, "no control page of this version")
-        self.writer = _lock(self, "writer", <eph_lock_page *> (start + WRITER_AT), writer_fd)
-        self.syncer = _lock(self, "syncer", <eph_lock_page *> (start + SYNCER_AT), syncer_fd)
+        self.locks = {
+            name: _lock(self, name, <eph_lock_page *> (start + <int> at), lock_fds.get(name, -1))
+            for name, at in LOCKS
+        }
+        self.writer, self.syncer = self.locks["writer"], self.locks["sync"]
+        self.checkpoint, self.base_writer = self.locks["checkpoint"], self.locks["base-tier"]
+        self.lmdb = self.locks["LMDB"]
+
+    def limit_waits(self, double seconds) -> None:
+        """Let no wait for a lock in this process last longer, also of those that are under way."""
+        cdef Lock lock
+        for lock in self.locks.values():
+            lock.patience = min(lock.patience, seconds)
+
+    def reattach(self, lock_fds) -> None:
+        """In the child of a fork: hold the locks by descriptors of its own from now on."""
+        for name, lock in self.locks.items():
+            lock.reattach(lock_fds[name])
 
     def __dealloc__(self):
         if self.has_buffer:
@@ -310,14 +374,22 @@ cdef class Control:
         eph_store64(&self.page.synced, <uint64_t> where[0] << 32 | <uint64_t> where[1] // 8)
 
     def keep_if_held(self) -> None:
-        """Never let go of the page while a thread holds the writer's lock.
+        """Never let go of the page while a thread holds one of its locks.
 
         The kernel passes on the lock of a thread that ends, but only if it still finds the page.
         """
-        if self.writer.try_acquire():
-            self.writer.release()
-        else:
+        if not all([lock.is_free() for lock in self.locks.values()]):
             Py_INCREF(self)
+
+    def note_maintenance(self, int64_t now_ns) -> None:
+        """Let others know that this process has just done the background maintenance."""
+        self.page.maintainer = <uint64_t> getpid()
+        eph_store64(&self.page.maintained_ns, <uint64_t> now_ns)
+
+    @property
+    def maintained(self) -> tuple[int, int]:
+        """Which process did background maintenance last, and when (`elapsed_ns`)."""
+        return eph_load64(&self.page.maintainer), eph_load64(&self.page.maintained_ns)
 
     @property
     def failed(self) -> bool:
@@ -335,5 +407,5 @@ cdef Lock _lock(control, name, eph_lock_page *page, int fd):
     lock.patience = INFINITY
     cdef int rc = eph_lock_attach(&lock.lock, page, fd)
     if rc:
-        raise StoreFailed(f"the {name}'s lock could not be set up: error {rc}")
+        raise StoreFailed(f"the {name} lock could not be set up: error {rc}")
     return lock

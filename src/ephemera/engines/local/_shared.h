@@ -53,6 +53,7 @@ static void eph_word_wake(uint32_t *word, int count) { (void)word, (void)count; 
 typedef struct {
     uint32_t is_held;
     uint32_t is_inconsistent;
+    uint32_t owner; /* the pid of the process that acquired the lock last */
 #ifndef EPHEMERA_FILE_LOCK
     pthread_mutex_t mutex;
 #endif
@@ -62,7 +63,12 @@ typedef struct {
 typedef struct {
     eph_lock_page *page;
     int fd;
+    uint32_t pid;
+#ifdef EPHEMERA_FILE_LOCK
     pthread_mutex_t local;
+    pthread_t holder;
+    uint32_t has_holder;
+#endif
 } eph_lock;
 
 /* Results: 0 acquired, EBUSY / ETIMEDOUT not acquired, EDEADLK this thread holds it already, or another errno. */
@@ -82,13 +88,16 @@ static int eph_lock_format(eph_lock_page *page) {
     return rc;
 }
 static int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd) {
-    lock->page = page; lock->fd = fd; return 0;
+    lock->page = page; lock->fd = fd; lock->pid = (uint32_t)getpid(); return 0;
 }
 /* The death is recorded before the mutex is consistent: until then the system reports it again, should this thread die too. */
 static int eph_lock_adopt(eph_lock *lock, int rc) {
-    if (rc != EOWNERDEAD) return rc;
-    eph_store32(&lock->page->is_inconsistent, 1);
-    return pthread_mutex_consistent(&lock->page->mutex);
+    if (rc == EOWNERDEAD) {
+        eph_store32(&lock->page->is_inconsistent, 1);
+        rc = pthread_mutex_consistent(&lock->page->mutex);
+    }
+    if (!rc) eph_store32(&lock->page->owner, lock->pid);
+    return rc;
 }
 /* An error-checking mutex answers EBUSY to a second trylock of its holder; the wait tells EDEADLK. */
 static inline int eph_lock_try(eph_lock *lock) {
@@ -103,6 +112,11 @@ static int eph_lock_wait(eph_lock *lock, const struct timespec *monotonic_until,
     return eph_lock_adopt(lock, pthread_mutex_timedlock(&lock->page->mutex, wall_until));
 #endif
 }
+/* A trylock that tells its holder EDEADLK: a wait whose time is over as it begins. */
+static int eph_lock_try_checked(eph_lock *lock) {
+    struct timespec past = {0, 0};
+    return eph_lock_wait(lock, &past, &past);
+}
 static inline void eph_lock_release(eph_lock *lock) { pthread_mutex_unlock(&lock->page->mutex); }
 
 #else
@@ -110,14 +124,14 @@ static inline void eph_lock_release(eph_lock *lock) { pthread_mutex_unlock(&lock
 static int eph_lock_format(eph_lock_page *page) { memset(page, 0, sizeof *page); return 0; }
 static int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd) {
     pthread_mutexattr_t a;
-    lock->page = page; lock->fd = fd;
+    lock->page = page; lock->fd = fd; lock->pid = (uint32_t)getpid(); lock->has_holder = 0;
     pthread_mutexattr_init(&a);
     pthread_mutexattr_settype(&a, PTHREAD_MUTEX_ERRORCHECK);
     return pthread_mutex_init(&lock->local, &a);
 }
 static int eph_lock_try(eph_lock *lock) {
     int rc = pthread_mutex_trylock(&lock->local);
-    if (rc) return rc;
+    if (rc) return eph_load32(&lock->has_holder) && pthread_equal(lock->holder, pthread_self()) ? EDEADLK : rc;
     if (flock(lock->fd, LOCK_EX | LOCK_NB)) {
         rc = errno == EWOULDBLOCK ? EBUSY : errno;
         pthread_mutex_unlock(&lock->local);
@@ -125,23 +139,25 @@ static int eph_lock_try(eph_lock *lock) {
     }
     if (eph_load32(&lock->page->is_held)) eph_store32(&lock->page->is_inconsistent, 1);
     eph_store32(&lock->page->is_held, 1);
+    eph_store32(&lock->page->owner, lock->pid);
+    lock->holder = pthread_self();
+    eph_store32(&lock->has_holder, 1);
     return 0;
 }
+static int eph_lock_try_checked(eph_lock *lock) { return eph_lock_try(lock); }
 /* One pause at a time; the caller counts them. */
 static int eph_lock_wait(eph_lock *lock, const struct timespec *monotonic_until, const struct timespec *wall_until) {
     struct timespec pause = {0, 200000};
     int rc, rounds;
     (void)monotonic_until; (void)wall_until;
-    rc = pthread_mutex_lock(&lock->local);
-    if (rc == EDEADLK) return rc;
-    if (!rc) pthread_mutex_unlock(&lock->local);
-    for (rounds = 0; rounds < 500; rounds++) {
+    for (rounds = 0; rounds < 250; rounds++) {
         if ((rc = eph_lock_try(lock)) != EBUSY) return rc;
         nanosleep(&pause, NULL);
     }
     return ETIMEDOUT;
 }
 static inline void eph_lock_release(eph_lock *lock) {
+    eph_store32(&lock->has_holder, 0);
     eph_store32(&lock->page->is_held, 0);
     flock(lock->fd, LOCK_UN);
     pthread_mutex_unlock(&lock->local);

@@ -175,6 +175,7 @@ cdef class SegmentStack(CompiledAccess):
     cdef list readable           # those, and what was kept of the ones before them
     cdef Segment active
     cdef uint64_t epoch
+    cdef public uint64_t generation      # of the base tier, as `reader` reads it
     cdef public double lock_timeout
     cdef public bint is_read_only
     cdef public bint syncs_each
@@ -500,7 +501,7 @@ cdef class SegmentStack(CompiledAccess):
             raise ReadOnly("the store was opened with read_only=True")
         self._look()
         while True:
-            is_inconsistent = self.control.writer.acquire(self.lock_timeout)
+            is_inconsistent = self._acquire_writer()
             try:
                 if is_inconsistent:
                     self._recover()
@@ -528,6 +529,21 @@ cdef class SegmentStack(CompiledAccess):
             self.refuse_growth()
         return True
 
+    cdef bint _acquire_writer(self) except -1:
+        """Acquire the writer lock, and return whether it is inconsistent.
+
+        The base tier's generation does not change while anybody holds it. If it changed before, the new one
+        is opened first: that may wait for a process inside a base-tier transaction, which nobody does
+        with the writer lock.
+        """
+        cdef bint is_inconsistent
+        while True:
+            is_inconsistent = self.control.writer.acquire(self.lock_timeout)
+            if eph_load64(&self.control.page.base) == self.generation:
+                return is_inconsistent
+            self.control.writer.release()
+            self.refresh()
+
     cdef int _recover(self) except -1:
         """Put in order what a holder of the writer's lock that died, or was interrupted, left half done."""
         self.writer_died()
@@ -552,8 +568,11 @@ cdef class SegmentStack(CompiledAccess):
 
     def turn(self) -> Turn:
         """Take the writer's turn for work on the segments themselves, however many wait."""
-        cdef Turn turn = self.control.writer.take(self.lock_timeout)
-        if self.control.writer.is_inconsistent:
+        self._look()
+        cdef Turn turn = turn_of(self.control.writer)
+        cdef bint is_inconsistent = self._acquire_writer()
+        turn.is_held = True
+        if is_inconsistent:
             self._recover()
         return turn
 

@@ -12,31 +12,42 @@ from contextlib import ExitStack
 
 from ephemera.core._block import block
 from ephemera.core.errors import StoreLocked
+from ephemera.engines.local._control import LOCKS
 from ephemera.engines.local.files import FileLock
 from ephemera.engines.local.layout import Layout
 
 
 class Attachment:
-    """This opener's place among the processes of a store."""
+    """This opener's place among the processes of a store.
 
-    def __init__(self, layout: Layout, *, is_exclusive: bool, mode: int) -> None:
+    `lock_timeout` is how many seconds it waits for another process that opens or closes the store.
+    """
+
+    def __init__(
+        self, layout: Layout, *, is_exclusive: bool, lock_timeout: float, mode: int
+    ) -> None:
         self._layout = layout
         self._is_exclusive = is_exclusive
+        self.lock_timeout = lock_timeout
         self._opening = FileLock(layout.locks / "open", mode)
         self._attached = FileLock(layout.locks / "attach", mode)
         self.maintenance = FileLock(layout.locks / "maintenance", mode)
-        self.checkpoint = FileLock(layout.locks / "checkpoint", mode)
-        self.writer = FileLock(layout.locks / "writer", mode)
-        self.syncer = FileLock(layout.locks / "syncer", mode)
+        self._of_control = {name: FileLock(layout.locks / name, mode) for name, _ in LOCKS}
+
+    @property
+    def lock_fds(self) -> dict[str, int]:
+        """A descriptor for each lock of the control page, for systems without robust mutexes."""
+        return {name: lock.fd for name, lock in self._of_control.items()}
 
     @block
     def attaching(self, opened: ExitStack) -> Iterator[bool]:
         """Attach; the block is told whether nobody else is, and must recover then.
 
         What fails is undone by `opened` while nobody else can attach: who waits for that finds no trace of it.
-        Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way.
+        Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way, and StoreBusy
+        when another process does not finish opening or closing the store in time.
         """
-        with self._opening.held(), opened:
+        with self._opening.held(self.lock_timeout), opened:
             opened.callback(self._attached.close)
             is_first = self._attached.try_take()
             if not is_first and (self._is_exclusive or not self._attached.try_take(is_shared=True)):
@@ -45,15 +56,21 @@ class Attachment:
             if self._is_exclusive:
                 self._attached.write_owner(os.getpid())
             else:
-                self._attached.take(is_shared=True)
+                self.stay_shared()
                 self._attached.write_owner(None)
             opened.pop_all()
 
     @block
     def detaching(self) -> Iterator[bool]:
-        """Detach after the block, which is told whether this was the last one."""
+        """Detach after the block, which is told whether this was the last one.
+
+        If another process does not finish opening or closing the store in time, this one is not the last.
+        """
         try:
-            with self._opening.held():
+            with self._opening.returned():
+                if not self._opening.wait(self.lock_timeout):
+                    yield False
+                    return
                 try:
                     yield self._attached.try_take()
                 finally:
@@ -69,7 +86,7 @@ class Attachment:
     def stay_shared(self) -> None:
         """What parent and child of a fork hold together is a shared lock, whatever one did with it."""
         if not self._is_exclusive:
-            self._attached.take(is_shared=True)
+            self._attached.take(self.lock_timeout, is_shared=True)
 
     def abandon(self) -> None:
         """In the child of a fork: leave to the parent what it locks, and stay attached.
@@ -77,19 +94,12 @@ class Attachment:
         A lock on a file lasts until every descriptor is closed. Were those of the parent open here, it
         could die and keep its locks.
         """
-        for lock in (self._opening, self.maintenance, self.checkpoint, self.writer, self.syncer):
+        for lock in (self._opening, self.maintenance, *self._of_control.values()):
             lock.close()
 
     def close(self) -> None:
-        for lock in (
-            self._attached,
-            self._opening,
-            self.maintenance,
-            self.checkpoint,
-            self.writer,
-            self.syncer,
-        ):
-            lock.close()
+        self._attached.close()
+        self.abandon()
 
     def announce(self, url: str) -> None:
         """Leave the URL where this exclusive owner serves the store for those who are refused."""

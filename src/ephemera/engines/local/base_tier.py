@@ -45,7 +45,7 @@ from ephemera.engines.local._base import (
     unpack_deadline,
     unpack_row,
 )
-from ephemera.engines.local._control import Control
+from ephemera.engines.local._control import Control, Turn
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import (
@@ -56,7 +56,6 @@ from ephemera.engines.local._scan import (
 )
 from ephemera.engines.local._signs import Signs
 from ephemera.engines.local.files import (
-    FileLock,
     Files,
     allocate,
     create_file,
@@ -125,12 +124,20 @@ class BaseTier:
     """The base tier: the generation of its file that counts now.
 
     Reads take the file from here and stay with it; writes make sure that it is still the one.
+
+    LMDB's wait for its writer mutex has no bound and cannot be interrupted. So every write transaction
+    holds two locks of the control page around it, and the mutex is always free: `base_writer`, held
+    by whoever changes the base tier, during a whole compaction too, and `lmdb`, held for one
+    transaction, or while a file is opened or removed. A wait for either takes `lock_timeout` seconds at most.
     """
 
-    def __init__(self, layout: Layout, control: Control, files: Files) -> None:
+    def __init__(
+        self, layout: Layout, control: Control, files: Files, *, lock_timeout: float
+    ) -> None:
         self._layout = layout
         self._control = control
         self._files = files
+        self._lock_timeout = lock_timeout
         # Also former generations, for as long as somebody reads them.
         self._files_open: list[weakref.ref[BaseFile]] = []
         self._renewing = threading.RLock()
@@ -143,13 +150,23 @@ class BaseTier:
             raise
 
     def _open(self) -> None:
-        # It counts, so it is there, until whoever supersedes it has the lock to remove it.
-        with FileLock(self._layout.locks / "base", self._files.mode).held(is_shared=True):
+        # It counts, so it is there, until whoever supersedes it has the lock to remove it. And opening it
+        # takes LMDB's writer mutex, for the handles of its trees.
+        with self._opening():
             generation = self._control.base
             file = BaseFile(self._layout.base_file(generation), generation)
             self._files_open = [*map(weakref.ref, self._open_files()), weakref.ref(file)]
             file.open(self._control.map_bytes)
             self.file, self.reader = file, RowReader(partial(self._pin, file), file.ask)
+
+    @block
+    def _opening(self) -> Iterator[None]:
+        """Hold the LMDB lock. A signal handler that reads may find that its own thread holds it."""
+        if self._control.lmdb.is_held_here():
+            yield
+        else:
+            with self._control.lmdb.take(self._lock_timeout):
+                yield
 
     def _pin(self, file: BaseFile) -> Tree | None:
         tree = file.pin()
@@ -184,17 +201,6 @@ class BaseTier:
         """Let go of former generations that nobody reads any more."""
         _close_released()
 
-    def supersede(self, former: int, generation: int) -> None:
-        """Another generation counts from now on: whoever has the former one open goes on with it."""
-        self._control.supersede_base(former, generation)
-        # Before the lock: a signal handler that reads meanwhile would wait for it, to open the file.
-        self.renew()
-        with FileLock(self._layout.locks / "base", self._files.mode).held():
-            # Also those that a death in this place left.
-            for older in self._layout.base_generations():
-                if older < generation:
-                    remove_generation(self._layout, older, self._files)
-
     def is_full(self) -> bool:
         """Whether it has reached `size_limit`, and takes no more rows until some are gone.
 
@@ -213,18 +219,64 @@ class BaseTier:
     @block
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
+        with self.locked() as file, file.write() as txn:
+            yield txn
+
+    @block
+    def locked(self) -> Iterator[BaseFile]:
+        """Acquire the locks for a write transaction; the block is given the file that counts.
+
+        A block that needs the writer lock too acquires it inside. A thread that has it already, inside a
+        transaction of the store, does not wait here: StoreBusy is raised at once.
+        """
+        timeout = 0.0 if self._control.writer.is_held_here() else self._lock_timeout
+        with self._control.base_writer.take(timeout):
+            file = self._current_file()
+            with self._control.lmdb.take(timeout):
+                yield file
+
+    def _current_file(self) -> BaseFile:
+        """The generation that counts, for the holder of `base_writer`: nobody else supersedes it."""
         while True:
-            # Another thread may renew `self.file` meanwhile: what is said here is of this one.
             file = self.file
-            with file.write() as txn:
-                # Whoever compacts holds the former generation's write transaction until that
-                # says that it is superseded, so this cannot change before the end of the block.
-                successor = txn.number(SUPERSEDED_BY)
-                if not successor:
-                    yield txn
-                    return
-            self._control.supersede_base(file.generation, successor)
+            successor = file.number(SUPERSEDED_BY)
+            if not successor:
+                return file
+            if self._control.base == file.generation:
+                # Whoever compacted died before it could say so in the control page.
+                with self._control.writer.take(self._lock_timeout):
+                    self._control.supersede_base(file.generation, successor)
             self.renew()
+
+    def compact(self, acquire_writer: Callable[[], Turn]) -> None:
+        """Write the next generation, without free pages, and let it count. Whoever reads the former one goes on.
+
+        Nobody changes the base tier meanwhile, but LMDB's writer mutex is not held while the file is copied:
+        other processes can open it. The writer lock, by `acquire_writer`, is held for the switch alone.
+        """
+        with self._control.base_writer.take(self._lock_timeout):
+            file = self._current_file()
+            successor = file.generation + 1
+            path = self._layout.base_file(successor)
+            with self._files.made_whole(path) as temporary:
+                file.rewrite(temporary)
+            try:
+                with self._control.lmdb.take(self._lock_timeout):
+                    with acquire_writer():
+                        with file.write() as txn:
+                            txn.set_number(SUPERSEDED_BY, successor)
+                        self._control.supersede_base(file.generation, successor)
+                    self._remove_before(successor)
+            except StoreBusy:
+                # Only the waits before the commit raise this: nobody will ever read the copy.
+                self._files.remove(path)
+                raise
+
+    def _remove_before(self, generation: int) -> None:
+        """Remove the former generations, also those that a death in this place left."""
+        for older in self._layout.base_generations():
+            if older < generation:
+                remove_generation(self._layout, older, self._files)
 
     def abandon(self) -> None:
         """In the child of a fork: the files are the parent's."""

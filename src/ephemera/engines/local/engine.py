@@ -51,7 +51,6 @@ from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.attachment import Attachment
 from ephemera.engines.local.backup import copy_state
 from ephemera.engines.local.base_tier import (
-    SUPERSEDED_BY,
     BaseFile,
     BaseTier,
     BaseWrite,
@@ -98,7 +97,7 @@ FOREIGN_CLOCK_SECONDS = 0.005
 WAIT_SECONDS = 0.01
 CLOSE_PATIENCE = 1.0
 EXIT_PATIENCE = 0.1
-"""How many seconds closing waits for the writer's turn; at exit whoever has it may never give it back."""
+"""How many seconds closing waits for each lock that another process holds, which may be stopped."""
 RELEASE_SECONDS = 1.0
 """How long a process that does nothing keeps a state of the base tier ready to be read."""
 IDLE_SECONDS = 3_600.0
@@ -169,7 +168,12 @@ class LocalEngine:
     # -- opening
 
     def _new_attachment(self) -> Attachment:
-        return Attachment(self._layout, is_exclusive=self._options.exclusive, mode=self._files.mode)
+        return Attachment(
+            self._layout,
+            is_exclusive=self._options.exclusive,
+            lock_timeout=self._options.lock_timeout,
+            mode=self._files.mode,
+        )
 
     def _open(self, opened: ExitStack, *, is_first: bool) -> None:
         """Open the files; `opened` is told how to close them again."""
@@ -181,8 +185,7 @@ class LocalEngine:
         self._control = Control(
             memory,
             is_first=is_first,
-            writer_fd=self._attachment.writer.fd,
-            syncer_fd=self._attachment.syncer.fd,
+            lock_fds=self._attachment.lock_fds,
             hash_seed=int.from_bytes(os.urandom(8), "little"),
             size_limit=self._options.size_limit,
         )
@@ -196,7 +199,12 @@ class LocalEngine:
             self._control.base, others = sole_generation(self._layout, self._control.map_bytes)
             for generation in others:
                 remove_generation(self._layout, generation, self._files)
-        self._base = BaseTier(self._layout, self._control, self._files)
+        self._base = BaseTier(
+            self._layout,
+            self._control,
+            self._files,
+            lock_timeout=self._options.lock_timeout,
+        )
         opened.callback(self._base.close)
         if is_first:
             self._recover()
@@ -351,11 +359,13 @@ class LocalEngine:
         """Change the table while nobody writes, so that no write goes to an id that was given up."""
         self._must_write()
         self._segments.refresh()
-        with self._segments.turn():
+        # The writer lock last: writers wait for the commit, but never for another process that is
+        # inside the base tier, or for its sync.
+        with self._base.locked() as file, self._segments.turn():
             # The change is durable at once: what was written before it must not be lost after it.
-            self._segments.sync()
+            self._segments.sync_alone()
             try:
-                with self._base.write() as txn:
+                with file.write() as txn:
                     yield txn
             finally:
                 # Also after an interrupt, which may have come when all was committed.
@@ -411,13 +421,7 @@ class LocalEngine:
     def _rewrite_base(self) -> None:
         with self._tending:
             self._clear_given_up()
-            with self._base.write() as txn:
-                former = self._base.file.generation
-                path = self._layout.base_file(former + 1)
-                with self._files.made_whole(path) as temporary:
-                    self._base.file.rewrite(temporary)
-                txn.set_number(SUPERSEDED_BY, former + 1)
-            self._base.supersede(former, former + 1)
+            self._base.compact(self._segments.turn)
             self._segments.refresh()
 
     def announce(self, url: str) -> None:
@@ -539,22 +543,34 @@ class LocalEngine:
         return maintenance.SYNC_SECONDS
 
     def _tend(self) -> float:
-        if not self._attachment.maintenance.try_take():
-            self._segments.refresh()
+        self._segments.refresh()
+        if self._is_maintained_elsewhere():
             return maintenance.RETRY_SECONDS
-        self._base.file.clear_dead_readers()
-        self._warn_of_old_reader()
-        try:
-            with self._tending:
-                self._freeze_aged()
-                if self._is_worth_applying():
-                    self._apply_waiting()
-                self._sweep()
-                self._clear_given_up()
-        except StoreFull:
-            self._segments.give_up_spare()
-            raise
+        lock = self._attachment.maintenance
+        with lock.returned():
+            # Held for one step only: a process that is stopped between two of them keeps nobody from the work.
+            if not lock.try_take():
+                return maintenance.RETRY_SECONDS
+            self._base.file.clear_dead_readers()
+            self._warn_of_old_reader()
+            try:
+                with self._tending:
+                    self._freeze_aged()
+                    if self._is_worth_applying():
+                        self._apply_waiting()
+                    self._sweep()
+                    self._clear_given_up()
+            except StoreFull:
+                self._segments.give_up_spare()
+                raise
+            self._control.note_maintenance(elapsed_ns())
         return maintenance.TEND_SECONDS
+
+    def _is_maintained_elsewhere(self) -> bool:
+        """Whether another process did the maintenance lately, and nothing waits for more of it."""
+        pid, at_ns = self._control.maintained
+        is_late = elapsed_ns() - at_ns > maintenance.RETRY_SECONDS * 1e9
+        return pid != os.getpid() and not is_late and not self._segments.waiting_count
 
     def _warn_of_old_reader(self) -> None:
         oldest = self._base.oldest_reader(self.clock.now_ms())
@@ -592,30 +608,16 @@ class LocalEngine:
         return waiting > 0
 
     def _apply_waiting(self) -> None:
-        with self._tending, self._checkpointing():
+        # Alone among all processes: of two that apply different segments, the one with the older rows could
+        # store them over those of the other.
+        lock = self._control.checkpoint
+        with self._tending, lock.take(self._options.lock_timeout):
             waiting = self._segments.waiting()
             while waiting:
                 together = self._fitting(waiting[:SEGMENTS_TOGETHER])
                 self._apply(together)
                 self._segments.retire(together[-1].number)
                 waiting = waiting[len(together) :]
-
-    @block
-    def _checkpointing(self) -> Iterator[None]:
-        """Alone among all processes: of two that apply different segments, the one with the older rows could
-        store them over those of the other."""
-        lock = self._attachment.checkpoint
-        waited = 0.0
-        with lock.returned():
-            while not lock.try_take():
-                if is_hurried() or waited > self._options.lock_timeout:
-                    raise StoreBusy(
-                        "another checkpoint of the store did not end within"
-                        f" {self._options.lock_timeout:g} s (lock_timeout)"
-                    )
-                threading.Event().wait(WAIT_SECONDS)
-                waited += WAIT_SECONDS
-            yield
 
     def _fitting(self, segments: list[Segment]) -> list[Segment]:
         """All of these, or only the first where there may be no room for all: it gives its own back."""
@@ -709,7 +711,7 @@ class LocalEngine:
                     self._segments.refuse_growth()
                 raise StoreBusy(
                     f"{len(self._segments.segments)} segments wait for a checkpoint, and none came"
-                    f" within {self.patience:g} s (lock_timeout)"
+                    f" within {self.patience:g} s (lock_timeout){self._checkpoint_holder}"
                 )
             pause.wait(WAIT_SECONDS)
             waited += WAIT_SECONDS
@@ -738,6 +740,16 @@ class LocalEngine:
         segments = self._segments
         segments.look()
         return bool(segments.has_backlog or (grows and segments.is_full and self._can_shrink()))
+
+    @property
+    def _checkpoint_holder(self) -> str:
+        """Which other process keeps this one from a checkpoint, as the end of a message."""
+        control = self._control
+        for name in ("LMDB", "base-tier", "checkpoint"):
+            lock = control.locks[name]
+            if lock.owner != os.getpid() and not lock.is_free():
+                return f": {lock.describe_owner()} holds the {name} lock"
+        return ""
 
     @property
     def is_behind(self) -> bool:
@@ -783,8 +795,7 @@ class LocalEngine:
         try:
             with self._attachment.attaching(ExitStack()):
                 require_same_namespaces(self._control.memory, self._layout.root)
-                self._control.writer.reattach(self._attachment.writer.fd)
-                self._control.syncer.reattach(self._attachment.syncer.fd)
+                self._control.reattach(self._attachment.lock_fds)
         except BaseException:
             self._attachment.close()
             self._attachment = former
@@ -813,8 +824,8 @@ class LocalEngine:
             _open_engines.discard(self)
 
     def _close(self) -> None:
-        # Somebody may hold the writer's turn for ever: nobody here waits for that any longer.
-        self._control.writer.patience = min(self._control.writer.patience, CLOSE_PATIENCE)
+        # Whoever holds a lock may be stopped: nobody here waits for that any longer.
+        self._limit_waits(CLOSE_PATIENCE)
         # The announcer first: a callback under way may write, and so need a checkpoint.
         for worker in self._threads:
             worker.stop()
@@ -837,6 +848,11 @@ class LocalEngine:
                 finally:
                     self._let_go()
             self._expiry.tell_picked(self.clock.now_ms())
+
+    def _limit_waits(self, seconds: float) -> None:
+        """Let no wait for another process last longer, also of those that are under way."""
+        self._control.limit_waits(seconds)
+        self._attachment.lock_timeout = min(self._attachment.lock_timeout, seconds)
 
     def _let_go(self) -> None:
         self._segments.close()
@@ -870,7 +886,7 @@ def _kick(workers: tuple[Worker, ...]) -> None:
 def _close_all() -> None:
     maintenance.close_forgotten(CLOSE_PATIENCE)
     for engine in list(_open_engines):
-        engine._control.writer.patience = EXIT_PATIENCE
+        engine._limit_waits(EXIT_PATIENCE)
         engine.close()
 
 

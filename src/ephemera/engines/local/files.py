@@ -13,7 +13,9 @@ import os
 import re
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 
 from ephemera.core._block import block
@@ -23,10 +25,12 @@ from ephemera.core.errors import (
     EphemeraError,
     InvalidArgument,
     ResourcesExhausted,
+    StoreBusy,
     StoreClosed,
     StoreFailed,
     StoreFull,
 )
+from ephemera.core.hurry import is_hurried
 from ephemera.core.options import MODE_DEFAULT
 from ephemera.engines.local._mapping import Mapping
 
@@ -37,6 +41,8 @@ _F_FULLFSYNC = 51
 _O_TMPFILE = getattr(os, "O_TMPFILE", os.O_DIRECTORY)
 """Elsewhere than on Linux a directory cannot be opened so, which is what the caller is told."""
 _TEMPORARY = re.compile(r"\.\d+-[0-9a-f]{16}\.new(-lock)?$")
+_PAUSE_SECONDS = 0.01
+"""How often a waiting process looks whether a file lock is free."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -193,7 +199,10 @@ OWNER_BYTES_MAX = 300
 
 
 class FileLock:
-    """A lock on a file, shared or exclusive, that the system frees when its holder dies."""
+    """A lock on a file, shared or exclusive, that the system frees when its holder dies.
+
+    Every wait is bounded, since a holder may be stopped instead.
+    """
 
     fd = -1
 
@@ -205,9 +214,6 @@ class FileLock:
             except FileNotFoundError:
                 self.fd = create_file(path, os.O_RDWR, mode)
 
-    def take(self, *, is_shared: bool = False) -> None:
-        self._lock(fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
-
     def try_take(self, *, is_shared: bool = False) -> bool:
         kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
@@ -216,11 +222,34 @@ class FileLock:
             return False
         return True
 
+    def take(self, timeout: float = inf, *, is_shared: bool = False) -> None:
+        """Acquire the lock. Raises StoreBusy, with the holder's pid, after `timeout` seconds."""
+        if not self.wait(timeout, is_shared=is_shared):
+            raise StoreBusy(
+                f"{self.path} is held by process {self.read_owner()}, and was not released"
+                f" within {timeout:g} s (lock_timeout)"
+            )
+
+    def wait(self, timeout: float, *, is_shared: bool = False) -> bool:
+        """Acquire the lock within `timeout` seconds, and return whether that succeeded."""
+        # The system's own wait has no bound, and another thread could not end it.
+        waited = 0.0
+        pause = threading.Event()
+        while not self.try_take(is_shared=is_shared):
+            if is_hurried() or waited >= timeout:
+                return False
+            pause.wait(_PAUSE_SECONDS)
+            waited += _PAUSE_SECONDS
+        if not is_shared:
+            with contextlib.suppress(EphemeraError, OSError):  # only messages need it
+                self.write_owner(os.getpid())
+        return True
+
     @block
-    def held(self, *, is_shared: bool = False) -> Iterator[None]:
+    def held(self, timeout: float = inf) -> Iterator[None]:
         """Hold the lock for the length of a block."""
         with self.returned():
-            self.take(is_shared=is_shared)
+            self.take(timeout)
             yield
 
     @block

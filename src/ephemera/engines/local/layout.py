@@ -3,7 +3,7 @@
 app.eph/
   format               one line that says what this directory is
   control              the control page (_control.pyx), made anew by the first process to open
-  locks/               open, attach, maintenance, writer, syncer, base
+  locks/               open, attach, maintenance, and one for each lock of the control page
   segments/NNNNNNNN.seg
   base/NNNNNNNN.mdb    the base tier; a compaction makes the next generation
 """

@@ -1,7 +1,7 @@
 """The background: three threads that keep a store in shape while nobody looks.
 
 `tend` checkpoints frozen segments, sweeps the dead and clears given-up families, in one process at
-a time, whichever holds the maintenance lock. `sync` puts what was written on the disk once a second,
+a time: each step holds the maintenance lock, and any process may do the next. `sync` puts what was written on the disk once a second,
 and makes the next segment ready.
 `announce` tells of expired keys on time, where somebody listens. None of them keeps a store alive
 that was forgotten.

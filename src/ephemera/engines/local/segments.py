@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,7 +30,6 @@ _log = logging.getLogger("ephemera")
 
 SEGMENTS_WAITING_MAX = 4
 """How many frozen segments may wait for a checkpoint before writers wait too."""
-SYNC_TIMEOUT = 60.0
 PREPARED_FROM = 16
 """What part of a segment is written before its rest, and the next one, are made ready."""
 SPARE_ROOM = 4
@@ -75,8 +74,9 @@ class Segments(SegmentStack):
             control,
             now_ms=clock.now_ms,
             sync=self._sync_all,
+            sync_alone=self.sync_alone,
             syncs_directly=files.syncs_directly,
-            timeout=SYNC_TIMEOUT,
+            timeout=lock_timeout,
         )
         self._kept_bytes = kept_bytes
         self._kept: list[Segment] = []
@@ -145,7 +145,7 @@ class Segments(SegmentStack):
         # Before the stack is shown: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
         self._base.renew()
-        self.reader = self._base.reader
+        self.reader, self.generation = self._base.reader, self._base.file.generation
         self.is_full = not self.is_read_only and self._base.is_full()
         self.is_behind = self.has_backlog or self.is_full
         self.on_refresh()
@@ -400,11 +400,29 @@ class Segments(SegmentStack):
         if self.segments:
             self.acknowledge(self.segments[0].number, self.segments[0].position)
 
+    def sync_alone(self) -> int:
+        """Put everything on the disk without the sync lock; return how many syncs that took.
+
+        Nothing is noted as synced, which only its holder may do: whoever comes next syncs again.
+        """
+        syncs = sum(1 for _ in self._syncing())
+        if self.control.failed:
+            raise StoreFailed("a sync of this store failed: close it and open it again")
+        return syncs
+
     def _sync_all(self) -> int:
-        self.look()
         syncs = 0
-        done_number, done_position = self.control.synced
         now_ms = self.clock.now_ms()
+        for segment, position in self._syncing():
+            syncs += 1
+            segment.stamp(position, now_ms)
+            self.control.synced = (segment.number, position)
+        return syncs
+
+    def _syncing(self) -> Iterator[tuple[Segment, int]]:
+        """Sync each segment that has anything new, and yield it with the position up to which it is synced."""
+        self.look()
+        done_number, done_position = self.control.synced
         # Oldest first: what is synced of a segment implies that all before it is.
         for segment, mapped in reversed(self._mapped.values()):
             position = segment.position
@@ -416,10 +434,7 @@ class Segments(SegmentStack):
             # Not the slots before the records: nobody trusts them after a crash.
             done = done_position if segment.number == done_number else 0
             self._sync_mapped(mapped, done, position)
-            syncs += 1
-            segment.stamp(position, now_ms)
-            self.control.synced = (segment.number, position)
-        return syncs
+            yield segment, position
 
     def _sync_mapped(self, mapped: Mapped, start: int, end: int) -> None:
         try:
