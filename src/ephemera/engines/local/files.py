@@ -225,8 +225,9 @@ class FileLock:
     def take(self, timeout: float = inf, *, is_shared: bool = False) -> None:
         """Acquire the lock. Raises StoreBusy, with the holder's pid, after `timeout` seconds."""
         if not self.wait(timeout, is_shared=is_shared):
+            pid, _ = self.read_owner()
             raise StoreBusy(
-                f"{self.path} is held by process {self.read_owner()}, and was not released"
+                f"{self.path} is held by process {pid or 'unknown'}, and was not released"
                 f" within {timeout:g} s (lock_timeout)"
             )
 
