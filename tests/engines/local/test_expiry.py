@@ -230,7 +230,7 @@ def test_purging_costs_what_is_dead(store: Store, clock: ManualClock) -> None:
     store.checkpoint()
     clock.advance(1)
     base = engine_of(store)._base.file
-    with base.begin() as txn:
+    with base.reading() as txn:
         assert len(list(base.entries(txn, -1, clock.now_ms()))) == 10
     assert store.purge_expired() == 10
     stats = store.stats()
