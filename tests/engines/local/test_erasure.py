@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ephemera import ManualClock, Store
-from tests.engines.local.stores import open_local, run_python
+from ephemera import CorruptStore, ManualClock, Store
+from ephemera.engines.local import base_tier
+from tests.engines.local.stores import contents, open_local, run_python
 
 SECRET = b"SECRET"
 KEYS = 2_000
@@ -66,6 +67,34 @@ def test_compacting_erases_what_was_removed(
     assert store.check().problems == ()
     store.backup(path.with_name("copy.eph"))
     assert files_with_secret(path.with_name("copy.eph")) == set()
+
+
+@pytest.mark.parametrize("limit", ["REWRITE_BATCH_ROWS", "REWRITE_BATCH_BYTES"])
+def test_compacting_in_many_batches_keeps_every_row(
+    store: Store, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(base_tier, limit, 100)
+    fill(store, 10)
+    before = contents(store)
+    store.compact()
+    assert contents(store) == before
+    assert store.check().problems == ()
+
+
+def test_compacting_rows_that_are_out_of_order_changes_nothing(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 10)
+    before = contents(store)
+    batch = base_tier._batch
+    monkeypatch.setattr(base_tier, "_batch", lambda pairs: batch(pairs)[::-1])
+    with pytest.raises(CorruptStore, match="out of order"):
+        store.compact()
+    assert contents(store) == before
+    assert [each.name for each in sorted((path / "base").glob("*.mdb*"))] == [
+        "00000001.mdb",
+        "00000001.mdb-lock",
+    ]
 
 
 def test_compacting_erases_a_value_that_was_replaced(store: Store, path: Path) -> None:
