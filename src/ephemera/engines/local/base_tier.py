@@ -1085,7 +1085,6 @@ def lmdb_errors(path: Path) -> Iterator[None]:
         if error.code == errno.EFAULT:
             # A page said that there is more behind it than the file has.
             raise CorruptStore(path, None, str(error)) from error
-        known = explain(error.code, path)
-        if known is not None:
-            raise known from error
+        if explain(error.code, path) is not None:
+            raise explain(error.code, path) from error  # type: ignore[misc]  # see `system_errors`
         raise

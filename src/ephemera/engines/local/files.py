@@ -343,9 +343,9 @@ def system_errors(path: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        known = explain(error.errno, path)
-        if known is not None:
-            raise known from error
+        # In no variable: an error that its own frame refers to keeps what is open until a collection.
+        if explain(error.errno, path) is not None:
+            raise explain(error.errno, path) from error  # type: ignore[misc]  # it is not None
         if type(error) is not OSError:
             raise
         raise StoreFailed(f"{path}: {error}") from error
