@@ -8,22 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ephemera.core._clock import Now
 from ephemera.core.clock import (
     STEP_MS_MAX,
     ManualClock,
     SteadyClock,
-    boot_ms,
+    boot_ns,
     elapsed_ns,
     wall_ms,
+    wall_ns,
 )
 from ephemera.core.errors import InvalidArgument
+from ephemera.core.expiry import DEADLINE_MS_MAX
 
 HOUR_MS = 60 * 60 * 1000
 YEAR_MS = 365 * 24 * HOUR_MS
 
 
+NS_PER_MS = 1_000_000
+
+
 class Machine:
-    """A wall clock that can be set and a boot-time clock that cannot."""
+    """A wall clock that can be set and a boot-time clock that cannot, in milliseconds."""
 
     def __init__(self) -> None:
         self.wall = 1_700_000_000_000
@@ -31,14 +37,16 @@ class Machine:
         self.is_wall_frozen = False
 
     def steady_clock(self) -> SteadyClock:
-        return SteadyClock(read_wall=lambda: self.wall, read_boot=lambda: self.boot)
+        return SteadyClock(
+            read_wall=lambda: self.wall * NS_PER_MS, read_boot=lambda: self.boot * NS_PER_MS
+        )
 
     def stalling_clock(self, ms: int) -> SteadyClock:
         """A clock whose process is put aside for so long after each of its readings."""
 
         def stall(now: int) -> int:
             self.run(ms)
-            return now
+            return now * NS_PER_MS
 
         return SteadyClock(
             read_wall=lambda: stall(self.wall),
@@ -70,6 +78,26 @@ def test_a_pause_between_its_readings_never_puts_a_clock_ahead(machine: Machine)
         assert clock.now_ms() <= machine.wall
     clock.resync()
     assert clock.now_ms() <= machine.wall
+
+
+def test_a_pause_between_two_readings_is_made_good_by_the_next_ones() -> None:
+    wall_readings = iter([1_000_000_000, 1_005_000_000, 1_005_000_000])
+    # The process was put aside for 3 ms between the first reading of each clock.
+    boot_readings = iter([8_000_000, 10_000_000, 10_000_000])
+    clock = SteadyClock(
+        read_wall=lambda: next(wall_readings), read_boot=lambda: next(boot_readings)
+    )
+    assert clock.now_us() == 1_005_000
+    assert clock.now_ms() == 1_005
+
+
+@pytest.mark.parametrize("boot_ns", range(0, 2_000, 125))
+def test_rounding_puts_a_clock_at_most_a_microsecond_ahead_and_never_behind(boot_ns: int) -> None:
+    wall_ns = 0
+    clock = SteadyClock(read_wall=lambda: wall_ns, read_boot=lambda: boot_ns)
+    for wall_ns in range(999_998_000, 1_000_001_000, 125):
+        assert clock.now_us() in (wall_ns // 1_000, wall_ns // 1_000 + 1)
+        assert clock.now_ms() == clock.now_us() // 1_000
 
 
 def test_an_undisturbed_clock_tells_wall_time(machine: Machine, clock: SteadyClock) -> None:
@@ -176,6 +204,13 @@ def test_a_floor_behind_the_clocks_changes_nothing(machine: Machine, clock: Stea
     assert clock.now_ms() == machine.wall
 
 
+def test_a_floor_beyond_all_deadlines_fits_the_clock(clock: SteadyClock) -> None:
+    clock.never_before(DEADLINE_MS_MAX)
+    assert clock.now_ms() == DEADLINE_MS_MAX
+    clock.never_before(2**63 - 1)
+    assert clock.now_ms() > DEADLINE_MS_MAX
+
+
 def test_clocks_that_share_a_word_share_what_they_believe(machine: Machine) -> None:
     word = bytearray(16)
     first, second = machine.steady_clock(), machine.steady_clock()
@@ -225,7 +260,7 @@ def test_the_real_clocks_go_forward() -> None:
     readings = [clock.now_ms() for _ in range(1_000)]
     assert readings == sorted(readings)
     assert abs(clock.now_ms() - wall_ms()) < 1_000
-    assert boot_ms() <= boot_ms()
+    assert boot_ns() <= boot_ns()
     assert elapsed_ns() <= elapsed_ns()
 
 
@@ -255,10 +290,22 @@ def test_a_manual_clock_refuses_a_start_that_is_no_instant(start: object) -> Non
 
 def test_the_systems_clock_is_never_behind_the_wall_clock_nor_runs_back() -> None:
     clock = SteadyClock()
-    last_ms = 0
+    last_us = 0
+    for _ in range(20_000):
+        before_us = wall_ns() // 1_000
+        now_us = clock.now_us()
+        # One of rounding: the difference of the two clocks is rounded up.
+        assert max(before_us, last_us) <= now_us <= wall_ns() // 1_000 + 1
+        last_us = now_us
+
+
+def test_the_systems_clock_in_milliseconds_is_never_behind_the_wall_clock() -> None:
+    clock = SteadyClock()
     for _ in range(20_000):
         before_ms = wall_ms()
-        now_ms = clock.now_ms()
-        # One of rounding: each of the two readings is cut to whole milliseconds.
-        assert now_ms >= max(before_ms - 1, last_ms)
-        last_ms = now_ms
+        assert before_ms <= clock.now_ms() <= (wall_ns() + 1_000) // NS_PER_MS
+
+
+def test_microseconds_of_a_clock_that_is_handed_in_are_whole_milliseconds() -> None:
+    assert Now(ManualClock(1_234)).us() == 1_234_000
+    assert Now(SteadyClock(read_wall=lambda: 1_234_567, read_boot=lambda: 1_000)).us() == 1_235

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import ephemera
-from ephemera.core.clock import SteadyClock, boot_ms, wall_ms
+from ephemera.core.clock import SteadyClock, boot_ns, wall_ms, wall_ns
 from tests.crash.processes import Peer, Seat, peers
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 YEAR_MS = 365 * DAY_MS
+NS_PER_MS = 1_000_000
 WALL_MS = 1_700_000_000_000
 
 
@@ -30,7 +31,9 @@ class Hands:
         self.boot += ms
 
     def clock(self) -> SteadyClock:
-        return SteadyClock(read_wall=lambda: self.wall, read_boot=lambda: self.boot)
+        return SteadyClock(
+            read_wall=lambda: self.wall * NS_PER_MS, read_boot=lambda: self.boot * NS_PER_MS
+        )
 
 
 @pytest.fixture
@@ -169,7 +172,7 @@ def share_clock(seat: Seat, target: str, error_ms: int, is_first: bool) -> None:
     """Tell the time by a wall clock that is wrong by so much, over a word that others share."""
     with Path(target).open("r+b") as file:
         memory = mmap.mmap(file.fileno(), 4096)
-    clock = SteadyClock(read_wall=lambda: wall_ms() + error_ms, read_boot=boot_ms)
+    clock = SteadyClock(read_wall=lambda: wall_ns() + error_ms * NS_PER_MS, read_boot=boot_ns)
     clock.share(memory, 8, is_first=is_first)
     _clocks[:] = [clock]
 

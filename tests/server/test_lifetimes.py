@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+import ephemera
 from ephemera import ManualClock
 from ephemera.core.expiry import DEADLINE_MS_MAX
+from ephemera.formats import rdb
 from ephemera.server.server import Server
 from tests.server.clients import Argument, Client
 
@@ -182,3 +186,64 @@ def test_the_last_deadline_there_can_be_is_kept_exactly(client: Client) -> None:
 def test_too_few_arguments_are_refused(args: list[str], client: Client) -> None:
     error = f"ERR wrong number of arguments for '{args[0].lower()}' command"
     assert client.error(*args) == error
+
+
+# --- a TTL shown is never larger than the one given --------------------------------------------
+
+
+class RunningClock(ManualClock):
+    """A clock that goes on by a millisecond with each reading, as if every step took so long."""
+
+    def now_ms(self) -> int:
+        self.advance(0.001)
+        return super().now_ms()
+
+
+GIVE = [
+    ("SET", "k", "v", "PX", 10_000),
+    ("SET", "k", "v", "EX", 10, "XX"),
+    ("SETEX", "k", 10, "v"),
+    ("EXPIRE", "k", 10),
+    ("PEXPIRE", "k", 10_000),
+    ("PEXPIRE", "k", 10_000, "NX"),
+    ("GETEX", "k", "PX", 10_000),
+    ("RESTORE", "k", 10_000, rdb.dump(b"v"), "REPLACE"),
+]
+
+
+@pytest.fixture
+def running() -> Iterator[Client]:
+    """A client of a server whose clock goes on while a command runs."""
+    with ephemera.open("memory://", clock=RunningClock(), maintenance="manual") as store:
+        yield Client(Server(store))
+
+
+@pytest.mark.parametrize("give", GIVE, ids=lambda give: " ".join(map(str, give[::2])))
+def test_a_ttl_shown_is_never_larger_than_the_one_given(
+    give: tuple[Argument, ...], running: Client
+) -> None:
+    running("SET", "k", "v")
+    running(*give)
+    assert 9_900 < running("PTTL", "k") <= 10_000
+
+
+@pytest.mark.parametrize("give", GIVE, ids=lambda give: " ".join(map(str, give[::2])))
+def test_nor_inside_a_transaction_whose_instant_is_past(
+    give: tuple[Argument, ...], running: Client
+) -> None:
+    running("MULTI")
+    running("SET", "k", "v")
+    running(*give)
+    running("PTTL", "k")
+    assert running("EXEC")[-1] == 10_000
+
+
+def test_a_short_life_given_late_in_a_script_lasts_until_its_end(running: Client) -> None:
+    script = """
+        redis.call('set', 'k', 'v')
+        for _ = 1, 20 do redis.call('ping') end
+        redis.call('pexpire', 'k', 1)
+        return {redis.call('get', 'k'), redis.call('pttl', 'k')}
+    """
+    assert running("EVAL", script, 0) == [b"v", 1]
+    assert running("GET", "k") is None

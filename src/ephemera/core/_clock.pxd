@@ -10,7 +10,7 @@ cpdef int64_t elapsed_ns() noexcept nogil
 
 cdef class SteadyClock:
     cdef int64_t own_offset
-    cdef int64_t compared_ms     # of the boot-time clock, when the wall clock was last behind it
+    cdef int64_t compare_from_us # of the boot-time clock: when to look at the wall clock again
     cdef int64_t *offset
     cdef object memory
     cdef object read_wall
@@ -18,9 +18,12 @@ cdef class SteadyClock:
     cdef bint is_system          # neither reading is replaced
     cdef readonly bint ignores_wall
     cdef int64_t read_ms(self) except? -1
-    cdef int64_t _wall(self) except? -1
-    cdef int64_t _boot(self) except? -1
+    cdef int64_t read_us(self) except? -1
+    cdef int64_t _wall_ns(self) except? -1
+    cdef int64_t _boot_ns(self) except? -1
+    cdef int64_t _difference_us(self, int64_t *boot_ns) except? -1
     cdef int64_t _believe(self, int64_t seen, int64_t offset) noexcept
+    cdef void _raise_offset(self, int64_t to) noexcept
 
 
 cdef class Now:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from math import inf
 from typing import Protocol
 
-from ephemera.core._clock import STEP_MS_MAX, SteadyClock, boot_ms, elapsed_ns, wall_ms
+from ephemera.core._clock import STEP_MS_MAX, SteadyClock, boot_ns, elapsed_ns, wall_ms, wall_ns
 from ephemera.core.errors import InvalidArgument
 
 __all__ = [
@@ -20,10 +20,11 @@ __all__ = [
     "ContinuedClock",
     "ManualClock",
     "SteadyClock",
-    "boot_ms",
+    "boot_ns",
     "elapsed_ns",
     "never_before",
     "wall_ms",
+    "wall_ns",
 ]
 
 

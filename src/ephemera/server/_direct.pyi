@@ -1,6 +1,7 @@
 from typing import TYPE_CHECKING
 
 from ephemera.core._access import CompiledAccess
+from ephemera.core._clock import Now
 from ephemera.core._counter import Addition
 from ephemera.core.clock import Clock
 from ephemera.core.keyvalue import KeyValue
@@ -32,6 +33,8 @@ class Tally:
     tracks_latency: bool
     answering_ns: float
     paced: CompiledAccess | None
+    @property
+    def now(self) -> Now: ...
     def __init__(self, clock: Clock) -> None: ...
 
 class Counted:

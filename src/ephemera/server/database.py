@@ -57,11 +57,14 @@ class Database(Keys):
     `get`, `peek`, `put` and `add` stand in `_direct.pyx`, for speed.
     """
 
-    __slots__ = ("scan",)
+    __slots__ = ("now_ms", "scan")
 
     def __init__(self, server: Server, number: int, space: Family, engine: KeyValue | None) -> None:
         super().__init__(server, number, space, engine)
         self.scan = space.scan
+        # A transaction judges deadlines by one instant: a deadline reckoned from a later one would
+        # show a TTL larger than the one that was given.
+        self.now_ms = space._now_ms
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class Database(Keys):
         try:
             self.space.put(key, value, at=deadline_ms / 1000)
         except InvalidArgument:
-            if not is_dead(deadline_ms, self.tally.now_ms()):
+            if not is_dead(deadline_ms, self.now_ms()):
                 raise
             return False
         return True
@@ -185,12 +188,12 @@ class Database(Keys):
 
     def expire(self, key: bytes, deadline_ms: int) -> bool:
         """Let the key live until an instant, and no longer if that has passed; whether it was there."""
-        if is_dead(deadline_ms, self.tally.now_ms()):
-            return self.delete(key)  # asked here: the instant of a transaction lies before now
+        if is_dead(deadline_ms, self.now_ms()):
+            return self.delete(key)
         try:
             is_there = self.space.touch(key, at=deadline_ms / 1000)
         except InvalidArgument:
-            if not is_dead(deadline_ms, self.tally.now_ms()):
+            if not is_dead(deadline_ms, self.now_ms()):
                 raise
             return self.delete(key)
         if is_there:

@@ -46,8 +46,8 @@ def _shown(value: object) -> str:
 
 
 def _server(server: Server) -> Fields:
-    now_ms = server.now_ms()
-    uptime = (now_ms - server.started_ms) // 1000
+    now_us = server.now.us()
+    uptime = (now_us // 1000 - server.started_ms) // 1000
     system = os.uname()
     return {
         "redis_version": REDIS_VERSION,
@@ -64,12 +64,12 @@ def _server(server: Server) -> Fields:
         "process_supervised": "no",
         "run_id": server.run_id,
         "tcp_port": server.settings.port,
-        "server_time_usec": now_ms * 1000,
+        "server_time_usec": now_us,
         "uptime_in_seconds": uptime,
         "uptime_in_days": uptime // 86_400,
         "hz": 10,
         "configured_hz": 10,
-        "lru_clock": now_ms // 1000 & 0xFFFFFF,
+        "lru_clock": now_us // 1_000_000 & 0xFFFFFF,
         "executable": sys.executable,
         "config_file": "",
         "io_threads_active": 0,

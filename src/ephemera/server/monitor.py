@@ -23,12 +23,12 @@ def show(session: Session, command: Command, args: list[bytes], monitors: list[S
     """
     if "admin" in command.flags:
         return
-    now_ms = session.server.now_ms()
+    seconds, micros = divmod(session.server.now.us(), 1_000_000)
     address = "lua" if session.server.scripts.is_running else session.address
     words = b" ".join(quoted(word) for word in redacted(args))
     line = b"%d.%06d [%d %b] %b" % (
-        now_ms // 1000,
-        now_ms % 1000 * 1000,
+        seconds,
+        micros,
         session.db,
         address.encode(),
         words,

@@ -55,7 +55,7 @@ cdef enum:
     CHECKPOINT_AT = 1536
     WAIT_SLICE_MS = 50
 
-cdef const char *MAGIC = b"EPHCTRL3"
+cdef const char *MAGIC = b"EPHCTRL4"
 
 LOCKS = (
     ("writer", WRITER_AT),

@@ -23,8 +23,8 @@ REWRITE_FIRST = (
          tips="nondeterministic_output",
          summary="The server's time: seconds since 1970, and microseconds.")  # fmt: skip
 def time(call: Call) -> Reply:
-    now_ms = call.server.now_ms()
-    return [b"%d" % (now_ms // 1000), b"%d" % (now_ms % 1000 * 1000)]
+    seconds, micros = divmod(call.server.now.us(), 1_000_000)
+    return [b"%d" % seconds, b"%d" % micros]
 
 
 @command("SAVE", arity=1, flags="admin noscript no_async_loading no_multi", since="1.0.0",

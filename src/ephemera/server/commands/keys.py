@@ -161,7 +161,7 @@ def restore(call: Call) -> Reply:
     if time_ms < 0:
         raise Refused("ERR Invalid TTL value, must be >= 0")
     value = _restored(payload)
-    now_ms = call.server.now_ms()
+    now_ms = call.keys.now_ms()
     deadline_ms = time_ms if b"absttl" in options else now_ms + time_ms
     if time_ms and is_dead(deadline_ms, now_ms):
         call.keys.delete(key)

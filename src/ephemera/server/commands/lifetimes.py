@@ -18,14 +18,14 @@ CONDITIONS = {b"nx", b"xx", b"gt", b"lt"}
          keys=KeyRange(1, access="RW update"), since="1.0.0",
          summary="Lets a key live for so many seconds from now on, on conditions if so told.")  # fmt: skip
 def expire(call: Call) -> Reply:
-    return _expire(call, unit_ms=1000, from_ms=call.server.now_ms())
+    return _expire(call, unit_ms=1000, from_ms=call.keys.now_ms())
 
 
 @command("PEXPIRE", arity=-3, flags="write fast",
          keys=KeyRange(1, access="RW update"), since="2.6.0",
          summary="Lets a key live for so many milliseconds from now on, on conditions if so told.")  # fmt: skip
 def pexpire(call: Call) -> Reply:
-    return _expire(call, unit_ms=1, from_ms=call.server.now_ms())
+    return _expire(call, unit_ms=1, from_ms=call.keys.now_ms())
 
 
 @command("EXPIREAT", arity=-3, flags="write fast",

@@ -70,7 +70,7 @@ def set_(call: Call) -> Reply:
     _, key, value = args[:3]
     life = None
     if options.life:
-        life = lifetime(options.life, options.time, now_ms=call.server.now_ms(), command="set")
+        life = lifetime(options.life, options.time, now_ms=call.keys.now_ms(), command="set")
     old = None
     if options.returns_old:
         old = keys.get(key)
@@ -147,7 +147,7 @@ def psetex(call: Call) -> Reply:
 
 
 def _store_for(call: Call, key: bytes, value: bytes, unit: bytes, time: bytes) -> Reply:
-    life = lifetime(unit, time, now_ms=call.server.now_ms(), command=call.command.name)
+    life = lifetime(unit, time, now_ms=call.keys.now_ms(), command=call.command.name)
     call.keys.put(key, value, life.ttl_ms)
     return OK
 
@@ -212,7 +212,7 @@ def getex(call: Call) -> Reply:
     if option == b"persist":
         call.keys.persist(key)
     elif option:
-        now_ms = call.server.now_ms()
+        now_ms = call.keys.now_ms()
         life = lifetime(option, time, now_ms=now_ms, command="getex")
         call.keys.expire(key, life.ends_ms(now_ms))
     return value
