@@ -360,7 +360,7 @@ def test_another_process_maintains_the_store_while_the_one_that_did_is_stopped(p
 
 
 def stop_in_a_compaction(seat: Seat) -> None:
-    stop_before(BaseFile, "copy")
+    stop_before(BaseFile, "rewrite")
     seat.store.compact()
 
 
