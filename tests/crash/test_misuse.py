@@ -20,6 +20,7 @@ import ephemera.aio
 from ephemera import EphemeraError, Snapshot, Store, Transaction
 from ephemera.core.clock import elapsed_ns
 from tests.crash.processes import TINY_SEGMENT_BYTES, in_fork
+from tests.engines.local.stores import engine_of
 
 THREADS = 6
 KEYS = 300
@@ -247,6 +248,40 @@ def test_a_transaction_that_another_thread_tried_to_end_goes_on(
         assert len(refusals) == 1
         assert store.get_many([b"a", b"b"]) == {b"a": b"1", b"b": b"2"}
         assert store.incr(b"n") == 1
+
+
+def lose_transactions(path: Path, rounds: int) -> int:
+    """In one thread, begin transactions of stores whose files another lets go of in between."""
+    begin, dropped = threading.Semaphore(0), threading.Semaphore(0)
+    handed: list[Any] = []  # Any: what is let go
+
+    def begin_many() -> None:
+        for number in range(rounds):
+            begin.acquire()
+            store = ephemera.open(path / str(number), maintenance="manual")
+            control = engine_of(store)._control
+            handed.append((control.writer.take(1), store))
+            del store, control
+            dropped.release()
+
+    path.mkdir()
+    thread = threading.Thread(target=begin_many)
+    thread.start()
+    for _ in range(rounds):
+        begin.release()
+        dropped.acquire()
+        turn, store = handed.pop()
+        store.close()
+        del turn, store  # so the page of the lock that the other thread holds is nobody's
+        gc.collect()
+    thread.join()
+    return rounds
+
+
+def test_a_writer_lock_that_another_thread_forgets_does_not_crash_its_holder(
+    tmp_path: Path,
+) -> None:
+    assert in_fork(lambda: lose_transactions(tmp_path / "stores", 5)).result() == 5
 
 
 def test_tasks_that_misuse_each_other_s_objects_get_errors(tmp_path: Path) -> None:

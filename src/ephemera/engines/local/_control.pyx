@@ -196,6 +196,10 @@ cdef class Turn:
 
     def __dealloc__(self):
         self.end()
+        if self.is_held and self.pid == getpid():
+            # Another thread lets it go, and the one that took the lock still holds it: the page must stay
+            # mapped, for that thread's list of robust locks leads there until it ends.
+            Py_INCREF(self.lock.memory)
 
 
 cdef Turn turn_of(Lock lock):

@@ -855,11 +855,13 @@ class LocalEngine:
         self._attachment.lock_timeout = min(self._attachment.lock_timeout, seconds)
 
     def _let_go(self) -> None:
-        self._segments.close()
-        self._expiry.close()
-        self._base.close()
-        self._steady.unshare()
-        self._control.keep_if_held()
+        try:
+            self._segments.close()
+            self._expiry.close()
+            self._base.close()
+            self._steady.unshare()
+        finally:
+            self._control.keep_if_held()
 
     def _settle(self, *, is_last: bool) -> None:
         """Leave everything on the disk; the last one out leaves nothing but the base tier."""
