@@ -8,10 +8,11 @@ one operation after it that may have been under way when the writer died.
 from __future__ import annotations
 
 import os
-import random
 import signal
 import struct
 import time
+from collections.abc import Collection
+from hashlib import blake2b
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ REPORT = struct.Struct("<qqq")
 PAUSED = -1
 
 PRIVATE_KEYS = 12
+BATCHES = 3
+BATCH_KEYS = 8
 SHARED_KEYS = 4
 GROUPS = 3
 LONG_TTL_SECONDS = 3600.0
@@ -41,31 +44,52 @@ class Planned(NamedTuple):
     value: bytes | None
 
 
-KINDS = ("private", "remove", "shared", "unshare", "group", "ungroup", "count", "brief")
-WEIGHTS = (24, 6, 16, 4, 20, 4, 20, 6)
+WEIGHTS = {
+    "private": 20,
+    "remove": 6,
+    "touch": 8,
+    "batch": 8,
+    "brief": 6,
+    "shared": 14,
+    "unshare": 4,
+    "group": 14,
+    "ungroup": 4,
+    "count": 16,
+}
+KINDS = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
+LEAVES_NOTHING = ("remove", "touch", "unshare", "ungroup")
 
 
 def plan(writer: int, index: int) -> Planned:
     """The operation of this writer at this index."""
-    chance = random.Random(writer << 32 | index)
-    (kind,) = chance.choices(KINDS, WEIGHTS)
     value = b"%d.%d" % (writer, index)
+    # A digest costs a tenth of a seeded generator, and writers must not outrun the ledger.
+    draw = blake2b(value, digest_size=8).digest()
+    kind = KINDS[int.from_bytes(draw[:2]) % len(KINDS)]
     # Some values are large, so that segments rotate while somebody dies.
-    if chance.random() < 0.2:
-        value += b" " * chance.randrange(LARGE_BYTES)
-    if kind in ("private", "remove", "brief"):
-        place = b"%s:%d:%d" % (
-            b"brief" if kind == "brief" else b"own",
-            writer,
-            chance.randrange(PRIVATE_KEYS),
-        )
+    if draw[2] % 5 == 0:
+        value += b" " * (int.from_bytes(draw[3:5]) % LARGE_BYTES)
+    number = int.from_bytes(draw[5:])
+    if kind in ("private", "remove", "touch"):
+        place = b"own:%d:%d" % (writer, number % PRIVATE_KEYS)
+    elif kind == "brief":
+        place = b"brief:%d:%d" % (writer, number % PRIVATE_KEYS)
+    elif kind == "batch":
+        place = b"batch:%d:%d" % (writer, number % BATCHES)
     elif kind in ("shared", "unshare"):
-        place = b"shared:%d" % chance.randrange(SHARED_KEYS)
+        place = b"shared:%d" % (number % SHARED_KEYS)
     elif kind in ("group", "ungroup"):
-        place = b"group:%d" % chance.randrange(GROUPS)
+        place = b"group:%d" % (number % GROUPS)
     else:
         return Planned(kind, COUNTER, None)
-    return Planned(kind, place, None if kind in ("remove", "unshare", "ungroup") else value)
+    return Planned(kind, place, None if kind in LEAVES_NOTHING else value)
+
+
+def keys_of(place: bytes) -> list[bytes]:
+    """The keys that an operation of one writer's own writes together."""
+    if place.startswith(b"batch"):
+        return [b"%s:%d" % (place, number) for number in range(BATCH_KEYS)]
+    return [place]
 
 
 def perform(store: ephemera.Store, writer: int, operation: Planned) -> None:
@@ -84,6 +108,11 @@ def perform(store: ephemera.Store, writer: int, operation: Planned) -> None:
             txn.delete(place + b":a")
             txn.family(FAMILY).delete(place + b":b")
             txn.delete(place + b":c")
+    elif kind == "touch":
+        store.touch(place, ttl=LONG_TTL_SECONDS)
+    elif kind == "batch":
+        assert value is not None
+        store.put_many(dict.fromkeys(keys_of(place), value), ttl=LONG_TTL_SECONDS)
     elif value is None:
         store.delete(place)
     else:
@@ -172,8 +201,10 @@ class Ledger:
     def acknowledge(self, writer: int, index: int, called_ns: int, returned_ns: int) -> None:
         kind, place, value = plan(writer, index)
         self.operations += 1
-        if kind in ("private", "remove", "brief"):
+        if kind in ("private", "remove", "brief", "batch"):
             self.own.setdefault(writer, {})[place] = value
+        elif kind == "touch":
+            pass  # The value stays.
         elif kind == "count":
             self.count += 1
             self.own_counts[writer] = self.own_counts.get(writer, 0) + 1
@@ -214,30 +245,44 @@ class Ledger:
         pending = writer.pending if writer.died_ns is not None else None
         own = self.own.get(writer.number, {})
         for place, value in own.items():
-            is_brief = place.startswith(b"brief")
             allowed = {value}
-            if pending is not None and pending.place == place:
+            if pending is not None and pending.place == place and pending.kind != "touch":
                 allowed.add(pending.value)
-            if is_brief:
-                allowed.add(None)
-            entry = store.entry(place)
-            assert (None if entry is None else entry.value) in allowed, place
-            if not is_brief:
-                assert found.get(place) in allowed, place
-            if entry is not None:
-                limit = SHORT_TTL_SECONDS if is_brief else LONG_TTL_SECONDS
-                assert entry.ttl is not None
-                assert 0 < entry.ttl <= limit
+            values = {self._value_of(store, found, key, allowed) for key in keys_of(place)}
+            assert len(values) == 1, place
         counted = self.own_counts.get(writer.number, 0)
         is_counting = pending is not None and pending.kind == "count"
         held = int(found.get(b"%s:%d" % (COUNTER, writer.number), b"0"))
         assert counted <= held <= counted + is_counting
         return len(own) + 1
 
+    def _value_of(
+        self,
+        store: ephemera.Store,
+        found: dict[bytes, bytes],
+        key: bytes,
+        allowed: set[bytes | None],
+    ) -> bytes | None:
+        """Return the key's value, in which every way of reading and `put_if_absent` must agree."""
+        entry = store.entry(key)
+        value = None if entry is None else entry.value
+        is_brief = key.startswith(b"brief")
+        assert value in (allowed | {None} if is_brief else allowed), key
+        if entry is not None:
+            assert entry.ttl is not None
+            assert 0 < entry.ttl <= (SHORT_TTL_SECONDS if is_brief else LONG_TTL_SECONDS)
+        if not is_brief:
+            assert found.get(key) == value, key
+            assert store.get(key) == value, key
+            assert value is None or not store.put_if_absent(key, b"absent"), key
+        return value
+
     def forget(self, store: ephemera.Store, writer: Writer) -> None:
-        """Clear away what a dead writer had to itself."""
-        for place in self.own.pop(writer.number, {}):
-            store.delete(place)
+        """Delete the keys of a dead writer's own, and those that its last operation may have left."""
+        places = set(self.own.pop(writer.number, {}))
+        if writer.pending.kind in ("private", "brief", "batch"):
+            places.add(writer.pending.place)
+        store.delete_many(key for place in places for key in keys_of(place))
         store.delete(b"%s:%d" % (COUNTER, writer.number))
 
 
@@ -270,17 +315,23 @@ class Crew:
         while any(w.died_ns is None and w.acknowledged < goal for w, goal in goals):
             self._listen()
 
-    def pause(self) -> None:
-        alive = [writer for writer in self.writers if writer.died_ns is None]
-        for writer in alive:
-            writer.is_paused = False
+    def pause(self, *, but: Collection[Writer] = ()) -> None:
+        """Have every living writer wait until `resume`, except those in `but`."""
+        active = [
+            writer
+            for writer in self.writers
+            if writer.died_ns is None and not writer.is_paused and writer not in but
+        ]
+        for writer in active:
             writer.peer.say("pause")
-        while not all(writer.is_paused for writer in alive):
+        while not all(writer.is_paused for writer in active):
             self._listen()
 
     def resume(self) -> None:
         for writer in self.writers:
-            writer.peer.say("go on")
+            if writer.is_paused:
+                writer.is_paused = False
+                writer.peer.say("go on")
 
     def kill(self, *victims: Writer) -> None:
         for victim in victims:
