@@ -349,6 +349,14 @@ def busy() -> Iterator[Server]:
         "xpcall(redis.call, function() while true do redis.call('ping') end end)",
         "coroutine.wrap(function() while true do coroutine.wrap(function() for i = 1, 10 do end end)() end end)()",
         "setmetatable({}, {__index = function() while true do end end}).x = getmetatable('').x",
+        "local function f() while true do pcall(f) end end f()",
+        "local function f() while true do xpcall(f, function() end) end end f()",
+        "local function f() while true do coroutine.resume(coroutine.create(f)) end end f()",
+        "local function spin() while true do end end"
+        " local function f() pcall(f) while true do pcall(spin) end end f()",
+        "local function spin() while true do end end"
+        " local function f(n) while n == 0 do pcall(spin) end return (f(n - 1)) end"
+        " for n = 19990, 19960, -1 do pcall(f, n) end",
     ],
 )  # fmt: skip
 def test_a_call_that_takes_long_ends_with_script_kill(endless: str, busy: Server) -> None:

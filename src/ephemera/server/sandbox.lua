@@ -96,17 +96,6 @@ local function known(err)
   return err, false
 end
 
-local function caught(is_well, err, ...)
-  if is_well then
-    return true, err, ...
-  end
-  err = known(err)
-  if type(err) == "table" and type(rawget(err, "err")) == "string" then
-    err = rawget(err, "err")
-  end
-  return false, err
-end
-
 -- The line of the script that is running.
 
 local function place()
@@ -169,13 +158,36 @@ local charged = 0
 
 local function charge(steps)
   charged = charged + steps
-  if charged > CHARGED_MAX then
+  if charged >= CHARGED_MAX then
     charged, is_looking = 0, true
     if ask(0) == 0 then
       finish()
     end
     is_looking = false
   end
+end
+
+-- Where too little of a stack is left to call `look`, the hook fails instead, and the script may catch that error. So
+-- whoever catches an error looks, by calling a function of C, which takes none of the C stack.
+
+local function look_at_catch()
+  if gcinfo() > KILOBYTES_MAX then
+    look()
+  else
+    charge(CHARGED_MAX)
+  end
+end
+
+local function caught(is_well, err, ...)
+  if is_well then
+    return true, err, ...
+  end
+  look_at_catch()
+  err = known(err)
+  if type(err) == "table" and type(rawget(err, "err")) == "string" then
+    err = rawget(err, "err")
+  end
+  return false, err
 end
 
 -- Guards of functions of C.
@@ -431,6 +443,7 @@ local function handled(is_well, err, ...)
   if is_well then
     return true, err, ...
   end
+  look_at_catch()
   return false, (known(err))
 end
 
