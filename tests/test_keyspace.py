@@ -208,7 +208,7 @@ def test_a_dead_value_is_not_copied(tmp_path: Path, is_old: bool) -> None:
         if is_old:
             store.checkpoint()
         assert _most_bytes(lambda: store.get(b"key")) > size
-        struct.pack_into("<q", offset, 0, struct.unpack_from("<q", offset)[0] + 60_000)
+        struct.pack_into("<q", offset, 0, struct.unpack_from("<q", offset)[0] + 60_000_000)
         assert store.get(b"key") is None
         assert _most_bytes(lambda: store.get(b"key")) < size // 100
 

@@ -121,8 +121,8 @@ AT_METHODS: dict[str, Call] = {
     "put_many": lambda target, at: target.put_many({b"a": b"2"}, at=at),
 }
 BAD_INSTANTS: dict[str, tuple[object, str]] = {
-    "now": (START_MS / 1000, str(START_MS)),
-    "past": (START_MS / 1000 - 1, str(START_MS - 1000)),
+    "now": (START_MS / 1000, f"{datetime.fromtimestamp(START_MS / 1000, UTC)} has passed"),
+    "past": (START_MS / 1000 - 1, f"{datetime.fromtimestamp(START_MS / 1000 - 1, UTC)} has passed"),
     "epoch": (0, "future"),
     "negative": (-5, "-5"),
     "past datetime": (after(-1), "future"),

@@ -277,7 +277,7 @@ class Store(EnteredWithAsync, Family):
         await self._place.call(self._inner.backup, path)
 
     async def compact(self) -> None:
-        """Give back the space that removed keys left behind."""
+        """Give back the space that removed keys left behind, and erase what is left of them."""
         await self._place.call(self._inner.compact)
 
     async def checkpoint(self) -> None:
