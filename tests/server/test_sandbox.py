@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
 from collections.abc import Iterator
 
 import pytest
 
 import ephemera
+from ephemera.resp.replies import Refused
 from ephemera.server import lua, lua_libraries
 from ephemera.server.server import Server
 from ephemera.server.settings import Settings
@@ -376,6 +379,14 @@ def test_a_call_that_takes_long_ends_with_script_kill(endless: str, busy: Server
 
 
 # --- memory ---------------------------------------------------------------------------------------
+
+
+def test_what_a_function_raises_leads_to_no_frame(client: Client) -> None:
+    client("EVAL", "for i = 1, 9 do pcall(bit.band, {}, {}) end return bit.band({})", 0)
+    raised = [each for each in gc.get_objects() if isinstance(each, Refused) and each.__traceback__]
+    frames = [frame for each in raised for frame, _ in traceback.walk_tb(each.__traceback__)]
+    assert frames, "lupa keeps what was raised"
+    assert all(frame.f_back is None for frame in frames)
 
 
 def test_an_error_in_a_coroutine_keeps_nothing_of_it(client: Client) -> None:

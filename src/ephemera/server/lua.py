@@ -25,6 +25,7 @@ from ephemera.resp.replies import (
     Unordered,
     Verbatim,
 )
+from ephemera.server._called import Called
 from ephemera.server.arguments import INTEGER_MAX, INTEGER_MIN
 
 INSTALL = "pip install 'ephemera-kv[server]'"
@@ -182,31 +183,12 @@ class Lua:
     def _named(self, members: Mapping[str, object]) -> LuaValue:
         return self.table(
             {
-                name.encode(): self._called(member) if callable(member) else member
+                name.encode(): Called(member, self._explain, self._need)
+                if callable(member)
+                else member
                 for name, member in members.items()
             }
         )
-
-    def _called(self, function: Callable[..., LuaValue]) -> Callable[..., LuaValue]:
-        """The function as Lua calls it: what it raises holds nothing of its arguments.
-
-        An object of Lua belongs to the coroutine that passed it. A traceback would keep it for longer than the
-        coroutine lives, and lupa would then release it in memory that was freed.
-        """
-
-        def call(*arguments: LuaValue) -> LuaValue:
-            try:
-                result = function(*arguments)
-                if isinstance(result, bytes):
-                    self._need(len(result))
-                return result
-            except Exception as error:
-                refused = Refused(self._explain(error))
-                _forget_frames(error)
-            del arguments
-            raise refused
-
-        return call
 
     def is_table(self, value: LuaValue) -> bool:
         return self._kind(value) == "table"
@@ -389,13 +371,6 @@ def _whole(number: float) -> int:
 
 def _size(values: Iterable[LuaValue]) -> int:
     return sum(MEMBER_BYTES + (len(v) if isinstance(v, bytes) else 0) for v in values)
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Let go of everything that the functions held which an error passed through."""
-    at: BaseException | None = error
-    while at is not None:
-        at.__traceback__, at = None, at.__context__
 
 
 def _search(text: bytes, wanted: bytes, first: int) -> int | None:
