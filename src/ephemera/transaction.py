@@ -42,7 +42,7 @@ class Pending(Frozen, Ending):
     ) -> Iterator[tuple[bytes, Row]]:
         below = super().scan(family, bounds, now_ms)
         writes = self._writes.get(family.name, {})
-        own = [(key, writes[key].row) for key in writes if bounds.holds(key)]
+        own = [(key, write.row) for key, write in list(writes.items()) if bounds.holds(key)]
         own.sort(key=_KEY, reverse=bounds.is_reverse)
         return _merge(own, below, is_reverse=bounds.is_reverse)
 
@@ -90,7 +90,9 @@ class Pending(Frozen, Ending):
     def commit(self) -> None:
         """Write everything at once and end the turn, which a failure ends too."""
         self.open_view()
-        writes = [write for family in self._writes.values() for write in family.values()]
+        writes = [
+            write for family in list(self._writes.values()) for write in list(family.values())
+        ]
         try:
             if writes:
                 self._turn.commit(writes, durable=self._durable)
