@@ -20,6 +20,7 @@ class Endpoint:
         self._server = int(endpoint().rpartition(":")[2])
         self._port = free_port()
         self._sockets: list[socket.socket] = []
+        self._accepting = threading.Lock()
         self._resumed = threading.Event()
         self._resumed.set()
         self.start()
@@ -38,11 +39,9 @@ class Endpoint:
 
     def refuse(self) -> None:
         """Reset every connection and refuse new ones."""
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        self._sockets.clear()
+        with self._accepting:
+            _reset([self._listener, *self._sockets])
+            self._sockets.clear()
 
     def stall(self) -> None:
         """Accept connections and requests, and forward nothing until `resume`."""
@@ -60,7 +59,11 @@ class Endpoint:
             while True:
                 client, _ = listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._server))
-                self._sockets += [client, server]
+                with self._accepting:
+                    if listener.fileno() == -1:  # `refuse` was called meanwhile
+                        _reset([client, server])
+                        return
+                    self._sockets += [client, server]
                 for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._forward, args=pair, daemon=True).start()
 
@@ -70,3 +73,10 @@ class Endpoint:
                 self._resumed.wait()
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
+
+
+def _reset(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
