@@ -49,11 +49,10 @@ def main() -> None:
 
 
 def extension(path: Path) -> Extension:
-    """The compiled module of one .pyx, rebuilt when any declaration or header changes."""
+    """The compiled module of one .pyx; Cython finds the declarations and headers that it depends on."""
     return Extension(
         name=".".join(path.relative_to(SOURCES).with_suffix("").parts),
         sources=[str(path)],
-        depends=[str(file) for kind in ("pxd", "h") for file in SOURCES.rglob(f"*.{kind}")],
         include_dirs=[str(path.parent)],
         extra_compile_args=["-pthread", *QUIET, *optimization()],
         extra_link_args=["-pthread", *(sanitizers() if IS_SANITIZED else [])],
@@ -100,9 +99,10 @@ class BuildCompiled(build_ext):
             )
         except CythonError as error:
             raise CompileError(f"Cython rejects {error}") from None
-        sources = {compiled.name: compiled.sources for compiled in made}
+        found = {compiled.name: compiled for compiled in made}
         for compiled in self.extensions:
-            compiled.sources = sources[compiled.name]
+            compiled.sources = found[compiled.name].sources
+            compiled.depends = found[compiled.name].depends
         super().build_extensions()
 
 

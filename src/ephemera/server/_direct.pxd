@@ -77,7 +77,6 @@ cdef class Counted:
     cdef InPlace in_place
 
     cdef bint takes_directly(self, Py_ssize_t count) noexcept
-    cdef void ran(self, Tally tally, int64_t took_ns) noexcept
 
 
 cdef class Names:

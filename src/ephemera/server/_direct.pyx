@@ -26,6 +26,7 @@ from ephemera.core._clock cimport elapsed_ns
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, strict_addition, write_digits
 from ephemera.core._row cimport NEVER
 from ephemera.resp._requests cimport Limits, PlainParser, split_request
+from ephemera.server._latency cimport count_duration
 
 from ephemera.core.arguments import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from ephemera.core.expiry import DEADLINE_MS_MAX
@@ -115,19 +116,20 @@ cdef class Counted:
     cdef bint takes_directly(self, Py_ssize_t count) noexcept:
         return self.direct_arity == count or -count <= self.direct_arity < 0
 
-    cdef void ran(self, Tally tally, int64_t took_ns) noexcept:
-        self.calls += 1
-        self.spent_ns += took_ns
-        if tally.tracks_latency:
-            self.latency.note(took_ns)
-
     def count_run(self, Tally tally not None, int64_t took_ns) -> None:
         """Count a call that ran inside another one."""
-        self.ran(tally, took_ns)
+        _count_run(self, tally, took_ns)
 
     def reset_counters(self) -> None:
         self.calls = self.failed = self.rejected = self.spent_ns = 0
         self.latency.reset()
+
+
+cdef inline void _count_run(Counted command, Tally tally, int64_t took_ns) noexcept:
+    command.calls += 1
+    command.spent_ns += took_ns
+    if tally.tracks_latency:
+        count_duration(command.latency, took_ns)
 
 
 cdef inline uint64_t _packed(Piece name) noexcept:
@@ -590,7 +592,7 @@ cdef class Answering:
         cdef int64_t now_ns = elapsed_ns()
         self.took_ns = now_ns - self.began_ns
         self.began_ns = now_ns
-        command.ran(self.tally, self.took_ns)
+        _count_run(command, self.tally, self.took_ns)
         return self.took_ns >= self.tally.slow_ns
 
     cdef int _note_slow(self, Counted command, list args) except -1:

@@ -1,34 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """How often a command took how long: a histogram in nanoseconds with eight buckets a power of two.
 
-`latency-tracking` is on by default, so a note must cost next to nothing: an index from the position of the
+`latency-tracking` is on by default, so counting must cost next to nothing: an index from the position of the
 highest bit and the three bits below it, and one addition. A bucket is at most an eighth wide.
 """
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-cdef extern from *:
-    int __builtin_clzll(unsigned long long number) nogil
-
 cdef enum:
-    SUB_BITS = 3
-    SUB_BUCKETS = 8
-    HIGHEST_BIT_MAX = 40         # 18 minutes
-    BUCKETS = (HIGHEST_BIT_MAX - SUB_BITS + 2) * SUB_BUCKETS
     FIRST_STEP_BIT = 10          # the steps of LATENCY HISTOGRAM begin with 1,024 ns
-
-
-cdef inline int _index(int64_t ns) noexcept:
-    # A power of two belongs to the bucket that it ends.
-    cdef uint64_t last = <uint64_t> (ns - 1) if ns > 0 else 0
-    cdef int highest
-    if last < SUB_BUCKETS:
-        return <int> last
-    highest = 63 - __builtin_clzll(last)
-    if highest > HIGHEST_BIT_MAX:
-        return BUCKETS - 1
-    return (highest - SUB_BITS + 1) * SUB_BUCKETS + <int> (last >> (highest - SUB_BITS) & SUB_BUCKETS - 1)
 
 
 cdef inline int64_t _upper_ns(int index) noexcept:
@@ -51,15 +32,13 @@ cdef class Histogram:
     def __dealloc__(self):
         PyMem_Free(self.counts)
 
-    cdef void note(self, int64_t ns) noexcept:
-        if self.counts == NULL:
-            self.counts = <int64_t *> PyMem_Calloc(BUCKETS, sizeof(int64_t))
-            if self.counts == NULL:
-                return
-        self.counts[_index(ns)] += 1
+    cdef bint allocate(self) noexcept:
+        """Make room for the counts, and return whether there is memory for them."""
+        self.counts = <int64_t *> PyMem_Calloc(BUCKETS, sizeof(int64_t))
+        return self.counts != NULL
 
     def add(self, int64_t ns) -> None:
-        self.note(ns)
+        count_duration(self, ns)
 
     def reset(self) -> None:
         if self.counts != NULL:

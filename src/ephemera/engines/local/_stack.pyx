@@ -163,6 +163,22 @@ cdef inline int _check_family(FamilyRef family) except -1:
     return 0
 
 
+cdef inline bint _acquire_writer(SegmentStack stack) except -1:
+    """Acquire the writer lock, and return whether it is inconsistent.
+
+    The base tier's generation does not change while anybody holds it. If it changed before, the new one
+    is opened first: that may wait for a process inside a base-tier transaction, which nobody does
+    with the writer lock.
+    """
+    cdef bint is_inconsistent
+    while True:
+        is_inconsistent = stack.control.writer.acquire(stack.lock_timeout)
+        if eph_load64(&stack.control.page.base) == stack.generation:
+            return is_inconsistent
+        stack.control.writer.release()
+        stack.refresh()
+
+
 cdef class SegmentStack(CompiledAccess):
     """The segments of a store as this process sees them, newest first, and the operations on them.
 
@@ -501,7 +517,7 @@ cdef class SegmentStack(CompiledAccess):
             raise ReadOnly("the store was opened with read_only=True")
         self._look()
         while True:
-            is_inconsistent = self._acquire_writer()
+            is_inconsistent = _acquire_writer(self)
             try:
                 if is_inconsistent:
                     self._recover()
@@ -529,21 +545,6 @@ cdef class SegmentStack(CompiledAccess):
             self.refuse_growth()
         return True
 
-    cdef bint _acquire_writer(self) except -1:
-        """Acquire the writer lock, and return whether it is inconsistent.
-
-        The base tier's generation does not change while anybody holds it. If it changed before, the new one
-        is opened first: that may wait for a process inside a base-tier transaction, which nobody does
-        with the writer lock.
-        """
-        cdef bint is_inconsistent
-        while True:
-            is_inconsistent = self.control.writer.acquire(self.lock_timeout)
-            if eph_load64(&self.control.page.base) == self.generation:
-                return is_inconsistent
-            self.control.writer.release()
-            self.refresh()
-
     cdef int _recover(self) except -1:
         """Put in order what a holder of the writer's lock that died, or was interrupted, left half done."""
         self.writer_died()
@@ -570,7 +571,7 @@ cdef class SegmentStack(CompiledAccess):
         """Take the writer's turn for work on the segments themselves, however many wait."""
         self._look()
         cdef Turn turn = turn_of(self.control.writer)
-        cdef bint is_inconsistent = self._acquire_writer()
+        cdef bint is_inconsistent = _acquire_writer(self)
         turn.is_held = True
         if is_inconsistent:
             self._recover()
