@@ -306,6 +306,17 @@ def test_the_systems_clock_in_milliseconds_is_never_behind_the_wall_clock() -> N
         assert before_ms <= clock.now_ms() <= (wall_ns() + 1_000) // NS_PER_MS
 
 
+def test_a_clock_is_never_behind_the_wall_clock_whenever_it_was_started() -> None:
+    for _ in range(100):
+        clock = SteadyClock()
+        # Long enough for either clock to reach its next millisecond, and no whole number of them:
+        # the next clock starts elsewhere in a millisecond.
+        until_ns = elapsed_ns() + 2_130_000
+        while elapsed_ns() < until_ns:
+            before_ms = wall_ms()
+            assert before_ms <= clock.now_ms()
+
+
 def test_microseconds_of_a_clock_that_is_handed_in_are_whole_milliseconds() -> None:
     assert Now(ManualClock(1_234)).us() == 1_234_000
     assert Now(SteadyClock(read_wall=lambda: 1_234_567, read_boot=lambda: 1_000)).us() == 1_235

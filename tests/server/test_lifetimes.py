@@ -8,6 +8,7 @@ import pytest
 
 import ephemera
 from ephemera import ManualClock
+from ephemera.core.clock import elapsed_ns, wall_ms
 from ephemera.core.expiry import DEADLINE_MS_MAX
 from ephemera.formats import rdb
 from ephemera.server.server import Server
@@ -225,6 +226,18 @@ def test_a_ttl_shown_is_never_larger_than_the_one_given(
     running("SET", "k", "v")
     running(*give)
     assert 9_900 < running("PTTL", "k") <= 10_000
+
+
+def test_nor_one_that_ends_at_an_instant_of_the_clients_own_clock() -> None:
+    for _ in range(50):
+        with ephemera.open("memory://", maintenance="manual") as store:
+            client = Client(Server(store))
+            # As long as either clock takes to its next millisecond, and no whole number of them: the
+            # next server starts elsewhere in a millisecond.
+            until_ns = elapsed_ns() + 2_130_000
+            while elapsed_ns() < until_ns:
+                client("SET", "k", "v", "PXAT", wall_ms() + 10_000)
+                assert client("PTTL", "k") <= 10_000
 
 
 @pytest.mark.parametrize("give", GIVE, ids=lambda give: " ".join(map(str, give[::2])))

@@ -108,6 +108,20 @@ def test_purging_makes_room_in_a_full_store(
     assert store.check().is_clean
 
 
+def test_purging_a_tenth_of_the_rows_makes_room_in_a_full_store(
+    open_store: Callable[..., Store], clock: ManualClock
+) -> None:
+    store = open_store(size_limit=LIMIT)
+    for _ in range(3):
+        written = fill(store, ttl=1_000, every_tenth_ttl=10)
+        clock.advance(10)
+        assert store.purge_expired() == (written + 9) // 10
+        store.checkpoint()
+        store.put("another", THOUSAND)
+        store.clear()
+    assert store.check().is_clean
+
+
 def test_the_sweeper_makes_room_in_a_full_store(
     open_store: Callable[..., Store], clock: ManualClock
 ) -> None:
@@ -119,10 +133,12 @@ def test_the_sweeper_makes_room_in_a_full_store(
         store.put("another", THOUSAND, ttl=1)
 
 
-def fill(store: Store, ttl: float) -> int:
+def fill(store: Store, ttl: float, every_tenth_ttl: float | None = None) -> int:
+    """Put rows in the order of their keys until the store refuses; returns how many it has taken."""
     for number in range(10_000):
+        own_ttl = ttl if number % 10 or every_tenth_ttl is None else every_tenth_ttl
         try:
-            store.put(b"%d" % number, THOUSAND, ttl=ttl)
+            store.put(b"%05d" % number, THOUSAND, ttl=own_ttl)
         except StoreFull:
             return number
     raise AssertionError("it was never refused")
