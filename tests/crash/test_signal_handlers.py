@@ -20,8 +20,8 @@ import pytest
 import ephemera
 from ephemera import Store
 from ephemera.engines.local import maintenance
+from tests.crash.moments import Moments
 from tests.crash.processes import TINY_SEGMENT_BYTES
-from tests.crash.test_interrupts import Moments
 
 STUCK_SECONDS = 40
 
