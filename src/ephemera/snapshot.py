@@ -27,11 +27,12 @@ class Frozen:
         return self._view is not None
 
     def open_view(self) -> View:
-        if self._view is None:
+        view = self._view  # read once: another thread may close it at any moment
+        if view is None:
             raise StoreClosed(self.end)
         if self._fork_generation != forks.generation:
             raise StoreClosed(forks.INHERITED)
-        return self._view
+        return view
 
     def now_ms(self) -> int:
         return self.open_view().now_ms

@@ -42,7 +42,8 @@ class Pending(Frozen, Ending):
     ) -> Iterator[tuple[bytes, Row]]:
         below = super().scan(family, bounds, now_ms)
         writes = self._writes.get(family.name, {})
-        own = [(key, write.row) for key, write in list(writes.items()) if bounds.holds(key)]
+        # Copied first: another thread may write meanwhile, also where making pairs collects garbage.
+        own = [(key, write.row) for key, write in writes.copy().items() if bounds.holds(key)]
         own.sort(key=_KEY, reverse=bounds.is_reverse)
         return _merge(own, below, is_reverse=bounds.is_reverse)
 

@@ -10,17 +10,26 @@ import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 import pytest
 
 import ephemera
 import ephemera.aio
-from ephemera import EphemeraError, Snapshot, Store, Transaction
+from ephemera import EphemeraError, Snapshot, Store, StoreClosed, Transaction
 from ephemera.core.clock import elapsed_ns
+from ephemera.keyspace import Keyspace
+from tests.crash.moments import Moments
 from tests.crash.processes import TINY_SEGMENT_BYTES, in_fork
 from tests.engines.local.stores import engine_of
+from tests.engines.slatedb import buckets
+
+T = TypeVar("T")
 
 THREADS = 6
 KEYS = 300
@@ -173,6 +182,135 @@ def test_threads_that_misuse_each_other_s_objects_get_errors(tmp_path: Path) -> 
 
 def test_threads_that_misuse_each_other_s_objects_in_memory_get_errors() -> None:
     assert attack("memory://", 1) == []
+
+
+class Ending(Moments):
+    """Ends a snapshot or a transaction at one moment of a call of it, as another thread would."""
+
+    def __init__(self, fatal: int, end: Callable[[], object]) -> None:
+        super().__init__(fatal)
+        self._end = end
+
+    def _meet(self, frame: FrameType) -> None:
+        self.count += 1
+        if self.count == self.fatal:
+            self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._end()
+
+
+def end_at_every_moment(
+    begin: Callable[[], T], end: Callable[[T], object], use: Callable[[T], object]
+) -> int:
+    """Use something new once for each moment of its use, and end it there; how many moments there were."""
+    moments = Ending(0, lambda: None)
+    while moments.count >= moments.fatal:
+        used = begin()
+        moments = Ending(moments.fatal + 1, partial(end, used))
+        try:
+            moments.interrupt(use, used)
+        except StoreClosed:
+            pass
+        except Exception as error:
+            raise AssertionError(f"ended at {moments.place}") from error
+        with suppress(StoreClosed):
+            end(used)
+    return moments.count
+
+
+def agreeing(use: Callable[[Keyspace], object], place: Keyspace) -> Callable[[Keyspace], object]:
+    """The same use of other places, which must find there what it finds here."""
+    expected = use(place)
+
+    def check(place: Keyspace) -> None:
+        found = use(place)
+        assert found == expected, f"{found!r}, not {expected!r}"
+
+    return check
+
+
+READS: dict[str, Callable[[Keyspace], object]] = {
+    "get": lambda place: place.get(b"a"),
+    "get_many": lambda place: place.get_many([b"a", b"b"]),
+    "entry": lambda place: place.entry(b"a"),
+    "ttl": lambda place: place.ttl(b"a"),
+    "scan": lambda place: list(place.scan()),
+    "scan back": lambda place: list(place.scan(reverse=True)),
+    "count": lambda place: place.count(),
+}
+WRITES: dict[str, Callable[[Keyspace], object]] = {
+    "put": lambda place: place.put(b"c", b"2", ttl=60),
+    "put_many": lambda place: place.put_many({b"a": b"2", b"c": b"2"}),
+    "incr": lambda place: place.incr(b"a"),
+    "delete": lambda place: place.delete(b"a"),
+    "clear": lambda place: place.clear(),
+}
+
+
+@pytest.fixture(params=["memory", "local", "slatedb"])
+def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store with rows of a family, on each engine that has snapshots."""
+    urls = {"local": str(tmp_path / "s.eph"), "slatedb": buckets.file_url(tmp_path / "objects")}
+    with ephemera.open(urls.get(request.param, "memory://"), maintenance="manual") as store:
+        for place in (store, store.family("own")):
+            place.put_many({b"a": b"1", b"b": b"1"})
+        yield store
+
+
+@pytest.mark.parametrize("use", READS.values(), ids=READS)
+def test_a_snapshot_may_be_closed_at_any_moment_of_a_read(
+    held: Store, use: Callable[[Keyspace], object]
+) -> None:
+    assert end_at_every_moment(held.snapshot, Snapshot.close, agreeing(use, held)) > 3
+
+
+@pytest.mark.parametrize("end", [Transaction.commit, Transaction.rollback])
+@pytest.mark.parametrize("use", READS.values(), ids=READS)
+def test_a_transaction_may_end_at_any_moment_of_a_read(
+    held: Store, use: Callable[[Keyspace], object], end: Callable[[Transaction], None]
+) -> None:
+    assert end_at_every_moment(held.transaction, end, agreeing(use, held)) > 3
+
+
+@pytest.mark.parametrize("end", [Transaction.commit, Transaction.rollback])
+@pytest.mark.parametrize("use", WRITES.values(), ids=WRITES)
+def test_a_transaction_may_end_at_any_moment_of_a_write(
+    held: Store, use: Callable[[Keyspace], object], end: Callable[[Transaction], None]
+) -> None:
+    assert end_at_every_moment(held.transaction, end, use) > 3
+    held.put(b"a", b"after")  # nobody has the writer's turn
+
+
+def read_family(used: Snapshot | Transaction) -> None:
+    assert used.family("own").get(b"a") == b"1"
+
+
+def test_a_snapshot_may_be_closed_as_a_family_of_it_is_found(held: Store) -> None:
+    assert end_at_every_moment(held.snapshot, Snapshot.close, read_family) > 3
+
+
+def test_a_transaction_may_end_as_a_family_of_it_is_found(held: Store) -> None:
+    assert end_at_every_moment(held.transaction, Transaction.rollback, read_family) > 3
+
+
+def test_a_transaction_may_be_written_to_wherever_its_scan_collects_garbage() -> None:
+    with ephemera.open("memory://") as store, store.transaction() as transaction:
+        transaction.put_many({b"%d" % number: b"1" for number in range(100)})
+        numbers = count(100)
+
+        def write_too(phase: str, _: object) -> None:
+            if phase == "start":
+                transaction.put(b"%d" % next(numbers), b"1")
+
+        thresholds = gc.get_threshold()
+        gc.callbacks.append(write_too)
+        gc.set_threshold(1)
+        try:
+            found = list(transaction.scan())
+        finally:
+            gc.set_threshold(*thresholds)
+            gc.callbacks.remove(write_too)
+        assert len(found) >= 100
+        assert next(numbers) > 101
 
 
 @pytest.mark.soak

@@ -196,31 +196,33 @@ class Deadlines:
 
 
 class MemoryView:
-    """A copy of every family at one instant."""
+    """A copy of every family at one instant. Any thread may close it, also while others read."""
 
     def __init__(self, engine: MemoryEngine, rows: dict[MemoryFamily, Rows], now_ms: int) -> None:
         self._engine = engine
-        self._rows = rows
+        self._rows: dict[MemoryFamily, Rows] | None = rows
         self.now_ms = now_ms
 
     def row(self, family: MemoryFamily, key: bytes) -> Row | None:
-        row = self._rows_of(family).get(key)
+        row = self._open_rows()[family].get(key)
         return None if row is None or is_dead(row.deadline_ms, self.now_ms) else row
 
     def family(self, name: str) -> MemoryFamily | None:
-        self._engine.check_open()
-        return next((family for family in self._rows if family.name == name), None)
+        return next((family for family in self._open_rows() if family.name == name), None)
 
     def scan(self, family: MemoryFamily, bounds: Range) -> Iterator[tuple[bytes, Row]]:
-        rows = self._rows_of(family).select(bounds)
+        rows = self._open_rows()[family].select(bounds)
         return living(rows, lambda: self.now_ms, self._engine.check_open)
 
     def close(self) -> None:
-        self._rows = {}
+        self._rows = None
 
-    def _rows_of(self, family: MemoryFamily) -> Rows:
+    def _open_rows(self) -> dict[MemoryFamily, Rows]:
         self._engine.check_open()
-        return self._rows[family]
+        rows = self._rows  # read once: another thread may close the view at any moment
+        if rows is None:
+            raise StoreClosed("the snapshot was closed")
+        return rows
 
 
 class MemoryTurn:

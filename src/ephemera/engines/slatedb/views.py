@@ -46,9 +46,10 @@ class SlateView:
     def state(self) -> State:
         """What it reads. Raises StoreClosed after its end, and after that of the store."""
         self._check_open()
-        if self._state is None:
+        state = self._state  # read once: another thread may close the view at any moment
+        if state is None:
             raise StoreClosed(CLOSED)
-        return self._state
+        return state
 
 
 Commit = Callable[[State, Sequence[tuple[bytes, bytes, Row | None]], bool | None], None]
