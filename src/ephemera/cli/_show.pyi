@@ -1,1 +1,5 @@
-def escaped(data: bytes) -> bytes: ...
+from collections.abc import Iterator
+
+PIECE_BYTES: int
+
+def escaped_pieces(data: bytes) -> Iterator[bytes]: ...

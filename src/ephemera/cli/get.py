@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from ephemera.cli import output
 from ephemera.cli.failures import absent
 from ephemera.cli.stores import (
@@ -14,7 +16,7 @@ from ephemera.cli.stores import (
     pick_family,
     typed_key,
 )
-from ephemera.cli.text import json_field, show_encoded
+from ephemera.cli.text import json_field, show_pieces
 from ephemera.cli.times import show_instant
 from ephemera.core.arguments import DEFAULT_FAMILY
 
@@ -45,4 +47,4 @@ def get(
     elif raw:
         output.raw(entry.value)
     else:
-        output.raw_lines([show_encoded(entry.value)])
+        output.raw_pieces(chain(show_pieces(entry.value), (b"\n",)))

@@ -36,23 +36,32 @@ def raw(data: bytes) -> None:
     sys.stdout.buffer.write(data)
 
 
-def raw_lines(lines: Iterable[bytes]) -> None:
-    """Lines as they are, many at a time."""
+def raw_pieces(pieces: Iterable[bytes]) -> None:
+    """Bytes as they are: short pieces many at a time, a long one alone and without a copy."""
     pending: list[bytes] = []
     size = 0
-    for each in lines:
-        pending += (each, b"\n")
-        size += len(each)
-        if size >= WRITE_BYTES:
+    for each in pieces:
+        if size + len(each) > WRITE_BYTES:
             raw(b"".join(pending))
             pending.clear()
             size = 0
+        pending.append(each)
+        size += len(each)
     raw(b"".join(pending))
+
+
+def raw_lines(lines: Iterable[bytes]) -> None:
+    """Lines as they are."""
+    raw_pieces(piece for each in lines for piece in (each, b"\n"))
 
 
 def record(fields: dict[str, Any] | None) -> None:  # Any: what JSON can hold
     """One line of JSON: an object, or null for what is not there."""
-    line(json.dumps(fields, ensure_ascii=False))
+    text = json.dumps(fields, ensure_ascii=False)
+    # In pieces: a stream encodes what it gets as a whole, beside the text.
+    for start in range(0, len(text), WRITE_BYTES):
+        sys.stdout.write(text[start : start + WRITE_BYTES])
+    line()
 
 
 def flush() -> None:

@@ -10,7 +10,7 @@ import typer
 from ephemera import Entry
 from ephemera.cli import output
 from ephemera.cli.stores import FamilyName, Json, Raw, StoreUrl, open_to_read, pick_family
-from ephemera.cli.text import json_field, parse, show, show_encoded, show_short
+from ephemera.cli.text import json_field, parse, show, show_encoded, show_pieces, show_short
 from ephemera.cli.times import show_instant, show_seconds
 from ephemera.core.arguments import DEFAULT_FAMILY
 
@@ -49,11 +49,13 @@ def scan(
         elif keys:
             output.raw_lines(key if raw else show_encoded(key) for key, _ in rows)
         elif raw:
-            output.raw_lines(key + b"\t" + entry.value for key, entry in rows)
+            output.raw_pieces(
+                piece for key, entry in rows for piece in (key, b"\t", entry.value, b"\n")
+            )
         elif output.is_terminal():
             output.table(("key", "value", ">ttl"), _cells(rows))
         else:
-            output.raw_lines(_lines(rows))
+            output.raw_pieces(_pieces(rows))
 
 
 def _print_json(rows: Rows) -> None:
@@ -74,7 +76,8 @@ def _cells(rows: Rows) -> Iterator[tuple[str, str, str]]:
         yield show(key), show_short(entry.value, VALUE_WIDTH), show_seconds(entry.ttl)
 
 
-def _lines(rows: Rows) -> Iterator[bytes]:
+def _pieces(rows: Rows) -> Iterator[bytes]:
     for key, entry in rows:
-        left = show_seconds(entry.ttl).encode()
-        yield b"\t".join((show_encoded(key), show_encoded(entry.value), left))
+        yield show_encoded(key) + b"\t"
+        yield from show_pieces(entry.value)
+        yield b"\t%b\n" % show_seconds(entry.ttl).encode()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 
 from ephemera import InvalidArgument
-from ephemera.cli._show import escaped
+from ephemera.cli._show import escaped_pieces
 
 STANDARD_INPUT = "-"
 ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
@@ -30,9 +31,14 @@ def show(data: bytes) -> str:
 
 def show_encoded(data: bytes) -> bytes:
     """The same in UTF-8, for what is printed without being looked at."""
-    text = escaped(data)
-    # Alone it would mean standard input.
-    return b"\\x2d" if text == b"-" else text
+    return b"".join(show_pieces(data))
+
+
+def show_pieces(data: bytes) -> Iterator[bytes]:
+    """The same, a piece at a time: what is shown of a value may be four times as long."""
+    if data == b"-":
+        return iter((b"\\x2d",))  # alone it would mean standard input
+    return escaped_pieces(data)
 
 
 def show_short(data: bytes, width: int) -> str:
