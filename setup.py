@@ -1,7 +1,9 @@
 """The compiled modules: every *.pyx under src/ephemera. All else is in pyproject.toml.
 
 EPHEMERA_SANITIZE=1 builds them with the address and undefined-behaviour sanitizers, apart from the
-ordinary build.
+ordinary build. EPHEMERA_FILE_LOCK=1 builds them with the locks of systems that have no robust mutexes
+(`engines/local/_shared.h`), for tests of those on Linux; the modules themselves are put where the ordinary
+ones are, so do it in a working tree of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from setuptools.errors import CompileError, LinkError
 
 SOURCES = Path("src")
 IS_SANITIZED = os.environ.get("EPHEMERA_SANITIZE", "0") not in ("", "0")
+HAS_FILE_LOCK = os.environ.get("EPHEMERA_FILE_LOCK", "0") not in ("", "0")
 COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
-BUILD_DIR = "build/sanitized" if IS_SANITIZED else "build"
+BUILD_DIR = "/".join(["build", *["sanitized"] * IS_SANITIZED, *["file-lock"] * HAS_FILE_LOCK])
 
 # What compilers say of the code that Cython writes.
 QUIET = ["-Wno-unknown-warning-option", "-Wno-unused-function", "-Wno-maybe-uninitialized"]
@@ -54,6 +57,7 @@ def extension(path: Path) -> Extension:
         name=".".join(path.relative_to(SOURCES).with_suffix("").parts),
         sources=[str(path)],
         include_dirs=[str(path.parent)],
+        define_macros=[("EPHEMERA_FILE_LOCK", "1")] if HAS_FILE_LOCK else [],
         extra_compile_args=["-pthread", *QUIET, *optimization()],
         extra_link_args=["-pthread", *(sanitizers() if IS_SANITIZED else [])],
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -29,12 +32,25 @@ def zeroed(size: int) -> Memory:
     return bytearray(size)
 
 
+def fd_for(holder: object) -> int:
+    """A file without a name, for a lock where the system has no robust mutex; open as long as its holder lives."""
+    fd, name = tempfile.mkstemp()
+    os.unlink(name)
+    weakref.finalize(holder, os.close, fd)
+    return fd
+
+
 class MemoryStack(SegmentStack):
     """Segments of `size` bytes each, as many as are needed."""
 
     def __init__(self, size: int = 8192, allocate: Callable[[int], Memory] = zeroed) -> None:
         super().__init__(
-            Control(bytearray(CONTROL_BYTES), is_first=True, hash_seed=HASH_SEED),
+            Control(
+                bytearray(CONTROL_BYTES),
+                is_first=True,
+                lock_fds={"writer": fd_for(self)},
+                hash_seed=HASH_SEED,
+            ),
             clock=ManualClock(NOW_MS),
             lock_timeout=5.0,
             is_read_only=False,

@@ -22,17 +22,21 @@ class Pair:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.write_bytes(bytes(CONTROL_BYTES))
-        self.fds = [os.open(path, os.O_RDWR) for _ in range(12)]
-        self.first = self._control(self.fds[:6], is_first=True)
-        self.second = self._control(self.fds[6:], is_first=False)
+        self.fds: list[int] = []
+        self.first = self._control(is_first=True)
+        self.second = self._control(is_first=False)
 
-    def _control(self, fds: list[int], *, is_first: bool) -> Control:
+    def _control(self, *, is_first: bool) -> Control:
         return Control(
-            mmap.mmap(fds[0], CONTROL_BYTES),
+            mmap.mmap(self._fd(self.path), CONTROL_BYTES),
             is_first=is_first,
-            lock_fds={name: fd for (name, _), fd in zip(LOCKS, fds[1:], strict=True)},
+            lock_fds={name: self._fd(self.path.with_suffix(f".{name}")) for name, _ in LOCKS},
             hash_seed=99,
         )
+
+    def _fd(self, path: Path) -> int:
+        self.fds.append(os.open(path, os.O_RDWR | os.O_CREAT))
+        return self.fds[-1]
 
     def close(self) -> None:
         for fd in self.fds:
@@ -78,11 +82,13 @@ def test_words_do_not_overlap(pair: Pair) -> None:
 
 def test_the_first_one_trusts_nothing_that_was_there(tmp_path: Path) -> None:
     memory = bytearray(b"\xff" * CONTROL_BYTES)
-    control = Control(memory, is_first=True, hash_seed=1)
+    fd = os.open(tmp_path / "writer", os.O_RDWR | os.O_CREAT)
+    control = Control(memory, is_first=True, lock_fds={"writer": fd}, hash_seed=1)
     assert (control.newest, control.applied, control.failed, control.epoch) == (0, 0, False, 0)
     assert not control.writer.is_inconsistent
     control.writer.take(1).leave()
     assert not control.writer.is_inconsistent
+    os.close(fd)
 
 
 @pytest.mark.parametrize("memory", [bytearray(CONTROL_BYTES), bytearray(b"\xff" * CONTROL_BYTES)])
@@ -237,7 +243,7 @@ HOLD = """
     control = Control(
         mmap.mmap(fd, CONTROL_BYTES),
         is_first=False,
-        lock_fds={name: os.open(sys.argv[1], os.O_RDWR) for name, _ in LOCKS},
+        lock_fds={name: os.open(f"{sys.argv[1]}.{name}", os.O_RDWR) for name, _ in LOCKS},
     )
     turn = control.writer.take(5)
     print("inside", flush=True)
