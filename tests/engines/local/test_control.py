@@ -275,15 +275,23 @@ def kill_holder(pair: Pair, lock: str = "writer") -> None:
 
 def test_closing_the_page_does_not_hide_the_death_of_a_holder(pair: Pair) -> None:
     kill_holder(pair)
-    pair.second.keep_if_held()
+    assert pair.second.retire() == []
     with pair.first.writer.take(PATIENCE_S):
         assert pair.first.writer.is_inconsistent
+
+
+def test_a_lock_that_a_thread_holds_is_not_retired(pair: Pair) -> None:
+    with pair.first.writer.take(PATIENCE_S):
+        assert pair.first.retire() == ["writer"]
+        (error,) = in_a_thread(lambda: pair.second.writer.take(0))
+        assert isinstance(error, StoreBusy)
+    pair.second.writer.take(0).leave()
 
 
 def test_a_second_death_before_anybody_recovered_does_not_hide_the_first(pair: Pair) -> None:
     for _ in range(3):
         kill_holder(pair)
-    pair.second.keep_if_held()
+    assert pair.second.retire() == []
     with pair.first.writer.take(PATIENCE_S):
         assert pair.first.writer.is_inconsistent
 

@@ -16,6 +16,8 @@ cdef extern from "_shared.h" nogil:
         uint32_t pid
     int eph_lock_format(eph_lock_page *page)
     int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd)
+    void eph_lock_detach(eph_lock *lock)
+    void eph_lock_retire(eph_lock *lock)
     int eph_lock_try(eph_lock *lock)
     void eph_lock_release(eph_lock *lock)
 
@@ -53,6 +55,7 @@ cdef class Lock:
     cdef public double patience
     cdef bint acquire(self, double timeout) except -1
     cdef bint try_acquire(self) except -1
+    cdef object _failure(self, int rc)
     cdef void release(self) noexcept
     cdef void mark_inconsistent(self) noexcept
     cdef void mark_consistent(self) noexcept

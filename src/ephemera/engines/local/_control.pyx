@@ -19,13 +19,14 @@ from libc.string cimport memcmp, memcpy, memset
 from posix.unistd cimport getpid
 
 from ephemera.core._clock cimport monotonic_after, timespec, wall_after
-from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreFailed
+from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreClosed, StoreFailed
 from ephemera.core.hurry import is_hurried
 
 cdef extern from "pythread.h" nogil:
     unsigned long PyThread_get_thread_ident()
 
 cdef extern from "<errno.h>" nogil:
+    int EBADF
     int EBUSY
     int EDEADLK
     int ETIMEDOUT
@@ -112,7 +113,7 @@ cdef class Lock:
             raise InvalidArgument(
                 "this thread is inside a transaction of the same store: write through it"
             )
-        raise StoreFailed(f"the {self.name} lock failed with error {rc}")
+        raise self._failure(rc)
 
     cdef void release(self) noexcept:
         eph_lock_release(&self.lock)
@@ -123,8 +124,13 @@ cdef class Lock:
         if rc == EBUSY or rc == EDEADLK:
             return False
         if rc != 0:
-            raise StoreFailed(f"the {self.name} lock failed with error {rc}")
+            raise self._failure(rc)
         return True
+
+    cdef object _failure(self, int rc):
+        if rc == EBADF:
+            return StoreClosed("the store was closed")  # by another thread, and the lock's file with it
+        return StoreFailed(f"the {self.name} lock failed with error {rc}")
 
     @property
     def owner(self) -> int:
@@ -149,6 +155,20 @@ cdef class Lock:
         if rc == 0:
             self.release()
         return rc == EDEADLK
+
+    def retire(self) -> bool:
+        """Acquire and release the lock for the last time, unless a thread holds it; whether that was done."""
+        if not self.try_acquire():
+            return False
+        eph_lock_retire(&self.lock)
+        return True
+
+    def detach(self) -> None:
+        """In the child of a fork: forget the descriptor, and what the parent holds by it."""
+        eph_lock_detach(&self.lock)
+
+    def __dealloc__(self):
+        eph_lock_detach(&self.lock)
 
     def reattach(self, int fd) -> None:
         """In the child of a fork: hold the lock by a descriptor of its own from now on."""
@@ -253,6 +273,11 @@ cdef class Control:
         cdef Lock lock
         for lock in self.locks.values():
             lock.patience = min(lock.patience, seconds)
+
+    def detach(self) -> None:
+        """In the child of a fork: forget the descriptors, which are the parent's, until `reattach`."""
+        for lock in self.locks.values():
+            lock.detach()
 
     def reattach(self, lock_fds) -> None:
         """In the child of a fork: hold the locks by descriptors of its own from now on."""
@@ -377,13 +402,16 @@ cdef class Control:
         # One word, so that no reader ever sees half of a change.
         eph_store64(&self.page.synced, <uint64_t> where[0] << 32 | <uint64_t> where[1] // 8)
 
-    def keep_if_held(self) -> None:
-        """Never let go of the page while a thread holds one of its locks.
+    def retire(self) -> list[str]:
+        """Use the locks no more; return those that a thread still holds, whose descriptors must stay open.
 
-        The kernel passes on the lock of a thread that ends, but only if it still finds the page.
+        Then the page is never let go of: the kernel passes on the lock of a thread that ends, but only if it still
+        finds the page.
         """
-        if not all([lock.is_free() for lock in self.locks.values()]):
+        held = [name for name, lock in self.locks.items() if not lock.retire()]
+        if held:
             Py_INCREF(self)
+        return held
 
     def note_maintenance(self, int64_t now_ns) -> None:
         """Let others know that this process has just done the background maintenance."""

@@ -68,10 +68,14 @@ typedef struct {
     pthread_mutex_t local;
     pthread_t holder;
     uint32_t has_holder;
+    uint32_t is_attached;
+    uint32_t has_key;
+    pthread_key_t key; /* set in the thread that holds the lock, so that its end is noticed */
 #endif
 } eph_lock;
 
-/* Results: 0 acquired, EBUSY / ETIMEDOUT not acquired, EDEADLK this thread holds it already, or another errno. */
+/* Results: 0 acquired, EBUSY / ETIMEDOUT not acquired, EDEADLK this thread holds it already, EBADF its file is closed,
+   or another errno. */
 
 #ifndef EPHEMERA_FILE_LOCK
 
@@ -90,6 +94,8 @@ static int eph_lock_format(eph_lock_page *page) {
 static int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd) {
     lock->page = page; lock->fd = fd; lock->pid = (uint32_t)getpid(); return 0;
 }
+static inline void eph_lock_detach(eph_lock *lock) { (void)lock; }
+static inline void eph_lock_retire(eph_lock *lock) { pthread_mutex_unlock(&lock->page->mutex); }
 /* The death is recorded before the mutex is consistent: until then the system reports it again, should this thread die too. */
 static int eph_lock_adopt(eph_lock *lock, int rc) {
     if (rc == EOWNERDEAD) {
@@ -122,12 +128,49 @@ static inline void eph_lock_release(eph_lock *lock) { pthread_mutex_unlock(&lock
 #else
 
 static int eph_lock_format(eph_lock_page *page) { memset(page, 0, sizeof *page); return 0; }
+static inline void eph_lock_unlock(eph_lock *lock, int fd) {
+    eph_store32(&lock->has_holder, 0);
+    if (lock->has_key) pthread_setspecific(lock->key, NULL);
+    eph_store32(&lock->page->is_held, 0);
+    flock(fd, LOCK_UN);
+    pthread_mutex_unlock(&lock->local);
+}
+static inline void eph_lock_release(eph_lock *lock) { eph_lock_unlock(lock, lock->fd); }
+/* Runs as a thread ends that still holds the lock: what a robust mutex does. The system would keep the file's lock for
+   as long as the process lives. */
+static void eph_lock_thread_ended(void *held) {
+    eph_lock *lock = held;
+    if (!eph_load32(&lock->has_holder) || !pthread_equal(lock->holder, pthread_self())) return;
+    eph_store32(&lock->page->is_inconsistent, 1);
+    eph_lock_release(lock);
+}
+/* As the holder: release the lock for the last time, since its descriptor is about to be closed. */
+static void eph_lock_retire(eph_lock *lock) {
+    int fd = lock->fd;
+    lock->fd = -1;
+    eph_lock_unlock(lock, fd);
+}
+/* Forget the descriptor and what was held by it: in the child of a fork, or as the memory of the lock goes. */
+static void eph_lock_detach(eph_lock *lock) {
+    if (!lock->is_attached) return;
+    lock->is_attached = 0;
+    lock->fd = -1;
+    if (lock->has_key) pthread_key_delete(lock->key);
+}
+/* In the child of a fork the mutex may be locked by a thread that does not exist there, so it is made anew. */
 static int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd) {
     pthread_mutexattr_t a;
+    int rc;
+    eph_lock_detach(lock);
     lock->page = page; lock->fd = fd; lock->pid = (uint32_t)getpid(); lock->has_holder = 0;
-    pthread_mutexattr_init(&a);
-    pthread_mutexattr_settype(&a, PTHREAD_MUTEX_ERRORCHECK);
-    return pthread_mutex_init(&lock->local, &a);
+    lock->is_attached = 1;
+    /* A process has a few hundred keys: without one, the end of a thread inside is noticed when the process ends. */
+    lock->has_key = !pthread_key_create(&lock->key, eph_lock_thread_ended);
+    if ((rc = pthread_mutexattr_init(&a))) return rc;
+    rc = pthread_mutexattr_settype(&a, PTHREAD_MUTEX_ERRORCHECK);
+    if (!rc) rc = pthread_mutex_init(&lock->local, &a);
+    pthread_mutexattr_destroy(&a);
+    return rc;
 }
 static int eph_lock_try(eph_lock *lock) {
     int rc = pthread_mutex_trylock(&lock->local);
@@ -142,6 +185,7 @@ static int eph_lock_try(eph_lock *lock) {
     eph_store32(&lock->page->owner, lock->pid);
     lock->holder = pthread_self();
     eph_store32(&lock->has_holder, 1);
+    if (lock->has_key) pthread_setspecific(lock->key, lock);
     return 0;
 }
 static int eph_lock_try_checked(eph_lock *lock) { return eph_lock_try(lock); }
@@ -155,12 +199,6 @@ static int eph_lock_wait(eph_lock *lock, const struct timespec *monotonic_until,
         nanosleep(&pause, NULL);
     }
     return ETIMEDOUT;
-}
-static inline void eph_lock_release(eph_lock *lock) {
-    eph_store32(&lock->has_holder, 0);
-    eph_store32(&lock->page->is_held, 0);
-    flock(lock->fd, LOCK_UN);
-    pthread_mutex_unlock(&lock->local);
 }
 
 #endif

@@ -39,6 +39,10 @@ class Attachment:
         """A descriptor for each lock of the control page, for systems without robust mutexes."""
         return {name: lock.fd for name, lock in self._of_control.items()}
 
+    def leave_open(self, names: list[str]) -> None:
+        """Never close the files of these locks of the control page: a thread of this process is inside."""
+        _in_use_for_ever.extend(self._of_control.pop(name) for name in names)
+
     @block
     def attaching(self, opened: ExitStack) -> Iterator[bool]:
         """Attach; the block is told whether nobody else is, and must recover then.
@@ -118,3 +122,6 @@ class Attachment:
         return StoreLocked(
             f"{root} is kept by process {owner} (exclusive=True): wait until it closes the store, or stop it"
         )
+
+
+_in_use_for_ever: list[FileLock] = []

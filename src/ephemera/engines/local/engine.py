@@ -786,6 +786,7 @@ class LocalEngine:
         self._base.abandon()
         self._segments.fork(self._attach_child)
         self._attachment.abandon()
+        self._control.detach()
         if self._is_closed:  # or about to be: another thread of the parent sees to that
             self._attachment.close()
 
@@ -861,7 +862,7 @@ class LocalEngine:
             self._base.close()
             self._steady.unshare()
         finally:
-            self._control.keep_if_held()
+            self._attachment.leave_open(self._control.retire())
 
     def _settle(self, *, is_last: bool) -> None:
         """Leave everything on the disk; the last one out leaves nothing but the base tier."""
