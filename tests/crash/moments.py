@@ -17,6 +17,8 @@ from typing import Any
 from ephemera import Store
 
 LOOKS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"}
+Trace = Callable[[FrameType, str, Any], Any]
+"""What `sys.settrace` takes. Any: what an event comes with, and another of these."""
 CALLED_BY_COMPILED = {"__init__", "__new__"}
 
 
@@ -28,23 +30,29 @@ class Moments:
         self.count = 0
         self.place = "no moment"
         self.callers: set[str] = set()
-        self._done: dict[FrameType, int] = {}
         self._returned: FrameType | None = None
 
-    def __call__(self, frame: FrameType, event: str, _: Any) -> Moments:
-        frame.f_trace_opcodes = True
-        if event == "call":
-            self._meet(frame)  # as it begins or goes on
-        elif event == "return":
-            self._done.pop(frame, None)
-            self._returned = frame
-        elif event == "opcode":
-            done = self._done.get(frame)
-            self._done[frame] = frame.f_lasti
-            returned, self._returned = self._returned, None
-            if done is not None and self._is_moment(frame, done, returned):
-                self._meet(frame)
-        return self
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Trace:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._meet(frame)  # as it begins or goes on
+        return self._follow(instruction_names(frame.f_code))
+
+    def _follow(self, names: dict[int, str]) -> Trace:
+        """What is called for every instruction of a frame: most of the time of these tests is spent here."""
+        done = -1
+
+        def step(frame: FrameType, event: str, _: Any) -> Trace:
+            nonlocal done
+            if event == "opcode":
+                name, done = names.get(done), frame.f_lasti
+                returned, self._returned = self._returned, None
+                if name in LOOKS_AFTER and self._is_moment(frame, name, names[done], returned):
+                    self._meet(frame)
+            elif event == "return":
+                self._returned = frame
+            return step
+
+        return step
 
     def interrupt(self, act: Callable[..., object], *given: Any) -> None:
         """Do this until the moment comes. Any: passed on."""
@@ -75,12 +83,12 @@ class Moments:
         store.incr("after")  # nobody saw it: it came in a `__del__`
         return True
 
-    def _is_moment(self, frame: FrameType, done: int, returned: FrameType | None) -> bool:
-        names = instruction_names(frame.f_code)
-        name, following = names[done], names[frame.f_lasti]
+    def _is_moment(
+        self, frame: FrameType, name: str, following: str, returned: FrameType | None
+    ) -> bool:
         # Python raises inside the call. A trace function does before what follows, and no `try` has a
         # `return`'s last step inside.
-        if name not in LOOKS_AFTER or following == "RETURN_VALUE":
+        if following == "RETURN_VALUE":
             return False
         # A call of one function of Python by another is no call of compiled code.
         is_inside_python = (

@@ -18,6 +18,7 @@ from ephemera import Store
 from ephemera.core.clock import ManualClock
 from ephemera.engines.local import base_tier
 from tests.crash.moments import Moments
+from tests.crash.processes import TINY_SEGMENT_BYTES
 from tests.engines.local.stores import engine_of
 
 
@@ -69,6 +70,7 @@ def store(open_before: frozenset[tuple[int, int]], tmp_path: Path) -> Iterator[S
         clock=ManualClock(),
         lock_timeout=1,
         size_limit=2**26,
+        segment_bytes=TINY_SEGMENT_BYTES,
     ) as store:
         store.put("a", "1")
         yield store
