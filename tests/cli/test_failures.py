@@ -17,6 +17,7 @@ import ephemera
 from ephemera.cli import stores
 from ephemera.cli.main import PANEL_OF
 from tests.cli.typing_it import PROGRAM, ok, process, refused, run
+from tests.engines.local.stores import wait_until
 
 NEEDS_A_STORE = sorted(set(PANEL_OF) - {"bench", "import", "put", "restore", "serve", "shell"})
 
@@ -248,6 +249,11 @@ def test_a_reader_that_leaves_early_is_no_error(path: Path) -> None:
         assert scanning.stderr.read() == b""
 
 
+def is_asleep(pid: int) -> bool:
+    """Whether a process with one thread waits for something."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_ctrl_c_is_one_line(path: Path) -> None:
     with process("put", path, "k", "-") as waiting:
         assert waiting.stdin is not None
@@ -255,6 +261,7 @@ def test_ctrl_c_is_one_line(path: Path) -> None:
         # Its standard input is read once all modules are loaded: a full pipe says so.
         waiting.stdin.write(b"x" * 1_000_000)
         waiting.stdin.flush()
+        wait_until(lambda: is_asleep(waiting.pid))
         # A signal between two reads of Python's is noticed with the next one only.
         while waiting.poll() is None:
             waiting.send_signal(signal.SIGINT)

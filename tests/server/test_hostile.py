@@ -132,9 +132,13 @@ def test_good_clients_work_on_undisturbed_beside_two_hundred_bad_ones(server: Pr
 # --- memory ---------------------------------------------------------------------------------------
 
 
+STUCK_SECONDS = 1.0
+"""Of a server that takes nothing for so long nothing more is expected."""
+
+
 def send_until_stuck(wire: Wire, data: bytes, times: int) -> None:
     """Send this so often, or until the server takes no more."""
-    wire.socket.settimeout(2.0)
+    wire.socket.settimeout(STUCK_SECONDS)
     with suppress(TimeoutError):
         for _ in range(times):
             wire.send(data)

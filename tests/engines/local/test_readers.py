@@ -23,6 +23,8 @@ from tests.engines.local.stores import (
 READ_AND_IDLE = """
     import sys
     import ephemera
+    from ephemera.engines.local import engine
+    engine.RELEASE_SECONDS = 0.05
     options = eval(sys.argv[2])
     store = ephemera.open(sys.argv[1], **options)
     assert store.get("0") is not None
