@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,12 @@ def use(path: Path, **options: Any) -> ephemera.Store:  # Any: those of `ephemer
 
 
 def modes_under(root: Path) -> dict[str, int]:
-    """The permissions of a directory and of everything in it."""
-    found = [root, *sorted(root.rglob("*"))]
-    return {str(each.relative_to(root)): stat.S_IMODE(each.stat().st_mode) for each in found}
+    """The permissions of a directory and of everything in it that the background does not remove meanwhile."""
+    modes = {}
+    for each in [root, *sorted(root.rglob("*"))]:
+        with suppress(FileNotFoundError):
+            modes[str(each.relative_to(root))] = stat.S_IMODE(each.stat().st_mode)
+    return modes
 
 
 def assert_all_are(mode: int, root: Path) -> None:
