@@ -12,8 +12,9 @@ import pytest
 
 from ephemera import EphemeraError, InvalidArgument, Store
 from ephemera.engines.local import backup
+from ephemera.engines.local.base_tier import SUPERSEDED_BY
 from ephemera.engines.local.files import Files, is_temporary, temporary_name
-from tests.engines.local.stores import contents, open_local, start_python
+from tests.engines.local.stores import contents, engine_of, open_local, start_python
 
 ROWS = {b"%d" % number: b"x" * 100 for number in range(1_000)}
 
@@ -160,3 +161,19 @@ def test_a_directory_with_a_file_of_somebody_else_becomes_no_store(path: Path) -
     with pytest.raises(InvalidArgument, match="not empty"):
         open_local(path, files=Files())
     assert (path / "notes.new").exists()
+
+
+def test_a_backup_of_a_superseded_generation_opens_for_writing(
+    filled: Store, tmp_path: Path, open_store: Callable[..., Store]
+) -> None:
+    filled.checkpoint()
+    # As after a death right behind the commit that supersedes: the control page knows no successor.
+    engine = engine_of(filled)
+    engine._base.file.rewrite(engine._layout.base_file(2))
+    with engine._base.write() as txn:
+        txn.set_number(SUPERSEDED_BY, 2)
+    filled.backup(tmp_path / "copy")
+    copy = open_store(tmp_path / "copy")
+    copy.put("later", "1")
+    copy.checkpoint()
+    assert contents(copy) == {**ROWS, b"later": b"1"}

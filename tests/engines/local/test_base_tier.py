@@ -15,6 +15,7 @@ import pytest
 import ephemera
 from ephemera import CorruptStore, ManualClock, Store, StoreFull
 from ephemera.core.arguments import KEY_BYTES_MAX
+from ephemera.engines.local.base_tier import BaseFile
 from tests.engines.local.stores import (
     THOUSAND,
     base_file,
@@ -450,3 +451,18 @@ def test_a_process_that_slept_through_compactions_follows(
     store.checkpoint()
     store.close()
     assert open_store().get("key") == b"mine"
+
+
+def test_repair_verifies_pages_that_nobody_changes_meanwhile(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    is_locked = []
+
+    def page_problems(_: BaseFile) -> list[str]:
+        is_locked.append(engine_of(store)._control.lmdb.is_held_here())
+        return []
+
+    monkeypatch.setattr(BaseFile, "page_problems", page_problems)
+    store.repair()
+    assert is_locked == [True]

@@ -565,13 +565,18 @@ class BaseFile(Closable):
 
     def copy_state(self, txn: ReadTransaction, path: Path) -> None:
         """Write the pages of a transaction's state, without those that are free, to a new file with the
-        permissions of this one."""
+        permissions of this one. The copy is a generation of its own, and never superseded."""
         with lmdb_errors(path):
             fd = create_file(path, os.O_WRONLY | os.O_TRUNC, _mode_of(self._fd))
             try:
                 self._env.copyfd(fd, compact=True, txn=txn)
             finally:
                 os.close(fd)
+            if self.number(SUPERSEDED_BY, txn):
+                with _scratch_environment(path, _used_bytes(self._env)) as env:
+                    meta = env.open_db(_TREE_NAMES[0])
+                    with env.begin(write=True) as copy:
+                        copy.delete(SUPERSEDED_BY, db=meta)
 
     def oldest_reader(self) -> OldState | None:
         """Who reads the oldest state; None where all read the newest one."""

@@ -447,12 +447,13 @@ class LocalEngine:
     def repair(self) -> int:
         self._must_write()
         self._segments.refresh()
-        if self._base.file.page_problems():
-            raise CorruptStore(
-                self._base.file.path, None, "pages are damaged: nothing is written to such a file"
-            )
-        with self._tending, self._base.write() as txn:
-            mended = txn.mend_index()
+        with self._tending, self._base.locked() as file:
+            if file.page_problems():
+                raise CorruptStore(
+                    file.path, None, "pages are damaged: nothing is written to such a file"
+                )
+            with file.write() as txn:
+                mended = txn.mend_index()
         self._control.publish()
         return mended
 
