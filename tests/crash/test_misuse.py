@@ -454,3 +454,65 @@ def test_tasks_that_misuse_each_other_s_objects_get_errors(tmp_path: Path) -> No
 
 async def _count(rows: Any) -> int:  # Any: an asynchronous iterator of pairs
     return len([row async for row in rows])
+
+
+def in_a_new_thread(work: Callable[[], object]) -> object:
+    """Run something in a thread of its own, to its end, and return what it returned or raised."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except EphemeraError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return outcome[0]
+
+
+def test_a_transaction_whose_thread_has_ended_commits_nothing_without_the_writer_lock(
+    tmp_path: Path,
+) -> None:
+    with ephemera.open(tmp_path / "store", maintenance="manual") as store:
+        store.put(b"x", b"0")
+        idents: list[int] = []
+
+        def begin() -> Transaction:
+            idents.append(threading.get_ident())
+            transaction = store.transaction()
+            transaction.put(b"lost", b"1")
+            return transaction
+
+        transaction = in_a_new_thread(begin)
+        assert isinstance(transaction, Transaction)
+
+        def commit(transaction: Transaction = transaction) -> None:
+            idents.append(threading.get_ident())
+            transaction.commit()
+
+        store.put(b"between", b"1")
+        store.checkpoint()
+        refused = in_a_new_thread(commit)
+        assert isinstance(refused, ephemera.InvalidArgument)
+        if idents[0] != idents[1]:
+            pytest.skip("the system gave the second thread another id than the first had")
+        assert dict(store.scan()) == {b"x": b"0", b"between": b"1"}
+
+
+def test_a_transaction_that_another_thread_collects_keeps_its_own_thread_from_nothing(
+    tmp_path: Path,
+) -> None:
+    with ephemera.open(tmp_path / "store", lock_timeout=0.05) as store:
+        transaction = store.transaction()
+        transaction.put(b"a", b"1")
+        cycle: list[object] = [transaction]
+        cycle.append(cycle)
+        del transaction, cycle
+        in_a_new_thread(gc.collect)
+        store.put(b"b", b"2")
+        assert in_a_new_thread(lambda: store.put(b"c", b"3")) is None
+        with store.transaction() as transaction:
+            transaction.put(b"d", b"4")
+        assert dict(store.scan()) == {b"b": b"2", b"c": b"3", b"d": b"4"}

@@ -14,6 +14,7 @@ cdef extern from "_shared.h" nogil:
     ctypedef struct eph_lock:
         eph_lock_page *page
         uint32_t pid
+        uint64_t acquisitions
     int eph_lock_format(eph_lock_page *page)
     int eph_lock_attach(eph_lock *lock, eph_lock_page *page, int fd)
     void eph_lock_detach(eph_lock *lock)
@@ -53,6 +54,8 @@ cdef class Lock:
     cdef object memory
     cdef object name
     cdef public double patience
+    cdef uint64_t abandoned      # the acquisition whose Turn another thread released; 0: none
+    cdef bint holds(self) noexcept
     cdef bint acquire(self, double timeout) except -1
     cdef bint try_acquire(self) except -1
     cdef object _failure(self, int rc)
@@ -62,9 +65,10 @@ cdef class Lock:
 
 cdef class Turn:
     cdef Lock lock
-    cdef unsigned long thread
+    cdef uint64_t acquisition
     cdef long pid
     cdef readonly bint is_held
+    cdef void hold(self) noexcept
     cdef bint _is_ours(self) noexcept
     cdef void end(self) noexcept
 

@@ -22,9 +22,6 @@ from ephemera.core._clock cimport monotonic_after, timespec, wall_after
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreClosed, StoreFailed
 from ephemera.core.hurry import is_hurried
 
-cdef extern from "pythread.h" nogil:
-    unsigned long PyThread_get_thread_ident()
-
 cdef extern from "<errno.h>" nogil:
     int EBADF
     int EBUSY
@@ -109,6 +106,11 @@ cdef class Lock:
                 PyErr_CheckSignals()
         if rc == 0:
             return self.lock.page.is_inconsistent != 0
+        if rc == EDEADLK and self.abandoned == self.lock.acquisitions:
+            # By a transaction that another thread collected: nobody can use it or end it any more.
+            self.abandoned = 0
+            self.lock.acquisitions += 1
+            return self.lock.page.is_inconsistent != 0
         if rc == EDEADLK:
             raise InvalidArgument(
                 "this thread is inside a transaction of the same store: write through it"
@@ -151,6 +153,9 @@ cdef class Lock:
 
     def is_held_here(self) -> bool:
         """Whether this thread holds the lock."""
+        return self.holds()
+
+    cdef bint holds(self) noexcept:
         cdef int rc = eph_lock_try_checked(&self.lock)
         if rc == 0:
             self.release()
@@ -180,7 +185,7 @@ cdef class Lock:
         """Wait for the lock, for `timeout` seconds at most, and hold it."""
         cdef Turn turn = turn_of(self)
         self.acquire(timeout)
-        turn.is_held = True
+        turn.hold()
         return turn
 
 
@@ -188,20 +193,31 @@ cdef class Lock:
 cdef class Turn:
     """A lock that is held from the making of this object to `leave`, or to its end.
 
-    Whatever interrupts its holder, the lock is this object's and goes with it.
+    Whatever interrupts its holder, the lock is this object's and goes with it. Only the thread that acquired
+    a lock can release it: when another thread collects this object, the lock is released when that thread
+    next acquires it, or ends.
     """
 
     @property
     def is_ours(self) -> bool:
-        """Whether this thread took it, and is not a copy of that one after a fork."""
+        """Whether this thread holds the lock, by this very acquisition of it.
+
+        A thread's id does not tell: it is given to another thread when the first has ended, and its lock
+        was handed on.
+        """
         return self._is_ours()
+
+    cdef void hold(self) noexcept:
+        """The lock was just acquired for this object."""
+        self.acquisition = self.lock.lock.acquisitions
+        self.is_held = True
 
     def leave(self) -> None:
         """Give the lock back, if it is this thread's to give."""
         self.end()
 
     cdef bint _is_ours(self) noexcept:
-        return self.thread == PyThread_get_thread_ident() and self.pid == getpid()
+        return self.acquisition == self.lock.lock.acquisitions and self.lock.holds()
 
     cdef void end(self) noexcept:
         if self.is_held and self._is_ours():
@@ -217,16 +233,16 @@ cdef class Turn:
     def __dealloc__(self):
         self.end()
         if self.is_held and self.pid == getpid():
-            # Another thread lets it go, and the one that took the lock still holds it: the page must stay
-            # mapped, for that thread's list of robust locks leads there until it ends.
+            # Another thread collects it, and the one that acquired the lock still holds it: the page must
+            # stay mapped, for that thread's list of robust locks leads there until it ends.
             Py_INCREF(self.lock.memory)
+            self.lock.abandoned = self.acquisition
 
 
 cdef Turn turn_of(Lock lock):
     """What will hold the lock, made before that is taken, so that nothing can fail in between."""
     cdef Turn turn = Turn.__new__(Turn)
     turn.lock = lock
-    turn.thread = PyThread_get_thread_ident()
     turn.pid = getpid()
     return turn
 

@@ -64,6 +64,7 @@ typedef struct {
     eph_lock_page *page;
     int fd;
     uint32_t pid;
+    uint64_t acquisitions; /* how often this process acquired the lock: changed by its holder alone */
 #ifdef EPHEMERA_FILE_LOCK
     pthread_mutex_t local;
     pthread_t holder;
@@ -102,7 +103,10 @@ static int eph_lock_adopt(eph_lock *lock, int rc) {
         eph_store32(&lock->page->is_inconsistent, 1);
         rc = pthread_mutex_consistent(&lock->page->mutex);
     }
-    if (!rc) eph_store32(&lock->page->owner, lock->pid);
+    if (!rc) {
+        eph_store32(&lock->page->owner, lock->pid);
+        lock->acquisitions++;
+    }
     return rc;
 }
 /* An error-checking mutex answers EBUSY to a second trylock of its holder; the wait tells EDEADLK. */
@@ -183,6 +187,7 @@ static int eph_lock_try(eph_lock *lock) {
     if (eph_load32(&lock->page->is_held)) eph_store32(&lock->page->is_inconsistent, 1);
     eph_store32(&lock->page->is_held, 1);
     eph_store32(&lock->page->owner, lock->pid);
+    lock->acquisitions++;
     lock->holder = pthread_self();
     eph_store32(&lock->has_holder, 1);
     if (lock->has_key) pthread_setspecific(lock->key, lock);

@@ -564,7 +564,7 @@ cdef class SegmentStack(CompiledAccess):
             except StoreFull:
                 pass
         self._enter(False)
-        turn.is_held = True
+        turn.hold()
         return turn
 
     def turn(self) -> Turn:
@@ -572,7 +572,7 @@ cdef class SegmentStack(CompiledAccess):
         self._look()
         cdef Turn turn = turn_of(self.control.writer)
         cdef bint is_inconsistent = _acquire_writer(self)
-        turn.is_held = True
+        turn.hold()
         if is_inconsistent:
             self._recover()
         return turn
