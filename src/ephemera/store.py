@@ -307,6 +307,10 @@ class Store(Family):
         engine = self._open_engine()
         if not isinstance(path, (str, os.PathLike)):
             raise InvalidArgument(f"a backup is written to a path, not {type(path).__name__}")
+        if SCHEME.match(os.fspath(path)):
+            raise InvalidArgument(
+                f"a backup is written to a path, not to a URL: {path}; `ephemera copy` copies between URLs"
+            )
         engine.backup(os.fspath(path))
 
     def compact(self) -> None:

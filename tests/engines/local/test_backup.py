@@ -177,3 +177,8 @@ def test_a_backup_of_a_superseded_generation_opens_for_writing(
     copy.put("later", "1")
     copy.checkpoint()
     assert contents(copy) == {**ROWS, b"later": b"1"}
+
+
+def test_a_backup_to_a_url_is_refused(filled: Store) -> None:
+    with pytest.raises(InvalidArgument, match="not to a URL: memory://"):
+        filled.backup("memory://")

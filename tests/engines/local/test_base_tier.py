@@ -466,3 +466,16 @@ def test_repair_verifies_pages_that_nobody_changes_meanwhile(
     monkeypatch.setattr(BaseFile, "page_problems", page_problems)
     store.repair()
     assert is_locked == [True]
+
+
+def test_a_commit_that_looks_like_damage_once_is_no_problem(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    seen = iter(
+        [["page 7 is beyond EOF", "page 8 is damaged"], ["page 8 is damaged"], ["page 9"], []]
+    )
+    monkeypatch.setattr(BaseFile, "_verify", lambda _: next(seen))
+    (problem,) = store.check().problems
+    assert problem.endswith("page 8 is damaged")
+    assert store.check().problems == ()

@@ -182,3 +182,30 @@ def test_transactions_are_not_ended_by_the_age_of_snapshots(
         clock.advance(20)
         txn.put("key", "value")
     assert store.get("key") == b"value"
+
+
+READ_UNTIL_KILLED = """
+    import sys
+    import ephemera
+    snapshot = ephemera.open(sys.argv[1], read_only=True).snapshot()
+    assert snapshot.get("0") is not None
+    print("read", flush=True)
+    input()
+    """
+
+
+def test_a_manual_checkpoint_frees_what_a_killed_reader_had_pinned(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    store = open_store(maintenance="manual")
+    rewrite(store)
+    with start_python(READ_UNTIL_KILLED, path) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "read\n"
+        rewrite(store)
+        assert store.stats()["oldest_reader_pid"] == reader.pid
+        reader.kill()
+        reader.wait()
+    store.put("0", "again")
+    store.checkpoint()
+    assert store.stats()["oldest_reader_pid"] is None

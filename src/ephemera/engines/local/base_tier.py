@@ -485,8 +485,16 @@ class BaseFile(Closable):
                 raise CorruptStore(self.path, None, "entries of the tree meta are missing")
 
     def page_problems(self) -> list[str]:
-        """What is wrong with LMDB's pages, read from outside. Whoever asks has a read transaction open:
-        it keeps the pages that are looked at from being used again."""
+        """Return what is wrong with LMDB's pages, read from outside.
+
+        The caller has a read transaction open, which keeps the pages that are verified from being used
+        again, or the locks of a writer. A commit of another process meanwhile may look like a problem,
+        but not twice like the same one.
+        """
+        problems = self._verify()
+        return [problem for problem in self._verify() if problem in problems] if problems else []
+
+    def _verify(self) -> list[str]:
         try:
             # The binding's verifier has no types.
             return list(verify(str(self.path), subdir=False))  # type: ignore[no-untyped-call]  # see above
@@ -706,19 +714,23 @@ class BaseWrite:
 @block
 def _scratch_environment(path: Path, map_bytes: int) -> Iterator[lmdb.Environment]:
     """A file that nobody else has, and that its maker syncs as a whole."""
-    env = lmdb.open(
-        str(path),
-        subdir=False,
-        map_size=map_bytes,
-        max_dbs=len(_TREE_NAMES),
-        lock=False,
-        sync=False,
-        lib_version=_LMDB_1_0,
-    )
+    # Not while another environment closes: the binding knows files by their inodes, and that of a removed
+    # file is used again before the binding forgets it.
+    with _opening:
+        env = lmdb.open(
+            str(path),
+            subdir=False,
+            map_size=map_bytes,
+            max_dbs=len(_TREE_NAMES),
+            lock=False,
+            sync=False,
+            lib_version=_LMDB_1_0,
+        )
     try:
         yield env
     finally:
-        env.close()
+        with _opening:
+            env.close()
 
 
 def _batch(pairs: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -1071,8 +1083,9 @@ def lmdb_errors(path: Path) -> Iterator[None]:
             yield
     except lmdb.MapFullError as error:
         raise StoreFull(
-            f"{path} has used up size_limit and the reserve above it: close old snapshots, then"
-            " compact(), or close the store in all processes and open it with a larger size_limit"
+            f"{path} has used up size_limit and the reserve above it: end what reads an old state"
+            " (stats() has the pid of the oldest reader), then checkpoint() and compact(); or close the"
+            " store in all processes and open it with a larger size_limit"
         ) from error
     except lmdb.DiskError as error:
         raise StoreFull(f"no room for {path}: {error}") from error

@@ -581,7 +581,7 @@ class LocalEngine:
             self._warned_of = oldest.pid
             _log.warning(
                 "process %d has read an old state of %s for %d s, and %d bytes cannot be reused: close"
-                " its snapshot, scan or transaction, or open the store there with snapshot_max_age",
+                " its snapshot, scan or transaction (snapshot_max_age ends snapshots by itself)",
                 oldest.pid,
                 self._layout.root,
                 oldest.age_ms // 1000,
@@ -613,6 +613,8 @@ class LocalEngine:
         # store them over those of the other.
         lock = self._control.checkpoint
         with self._tending, lock.take(self._options.lock_timeout):
+            # Pages that a dead process reads are not reused, and a full base tier would stay full.
+            self._base.file.clear_dead_readers()
             waiting = self._segments.waiting()
             while waiting:
                 together = self._fitting(waiting[:SEGMENTS_TOGETHER])
