@@ -17,7 +17,7 @@ from ephemera.server.events import EXPIRED
 from ephemera.server.server import Server
 from ephemera.server.settings import Settings
 from ephemera.server.tracking import EVICTED_AT_ONCE_MAX, STALE_READERS_MIN
-from tests.server.clients import Client, count_handled, wire
+from tests.server.clients import Argument, Client, count_handled, wire
 
 
 @pytest.fixture
@@ -194,47 +194,66 @@ def test_a_key_that_expires_while_a_long_script_has_read_it_is_not_cached_for_ev
 # --- broadcasts -----------------------------------------------------------------------------------
 
 
-def test_the_changes_of_a_tick_are_one_message_for_each_prefix(server: Server) -> None:
+def pipeline(*requests: tuple[Argument, ...]) -> bytes:
+    return b"".join(wire(*each) for each in requests)
+
+
+def test_a_broadcast_is_sent_before_the_replies_to_the_requests_that_caused_it(
+    server: Server,
+) -> None:
+    """Not when the event loop comes to it: a client that has its reply may ask another one at once."""
     handed: list[Callable[[], object]] = []
     server.hand_over = handed.append
+    reader, client = tracking(server, "BCAST"), Client(server)
+    for key in ("a", "b"):
+        client("SET", key, 1)
+        assert invalidated(reader) == [[key.encode()]]
+
+
+def test_the_changes_of_requests_that_arrive_together_are_one_message_for_each_prefix(
+    server: Server,
+) -> None:
     reader = tracking(server, "BCAST", "PREFIX", "a", "PREFIX", "b")
     client = Client(server)
-    for key in ("b2", "a1", "c", "b1", "b2"):
-        client("SET", key, 1)
-    assert (len(handed), reader.pushed) == (1, [])
-    handed.pop()()
+    client.session.feed(pipeline(*(("SET", key, 1) for key in ("b2", "a1", "c", "b1", "b2"))))
     assert invalidated(reader) == [[b"a1"], [b"b1", b"b2"]]
-    client("SET", "a1", 1)
-    handed.pop()()
-    assert invalidated(reader) == [[b"a1"]]
-
-
-def test_a_broadcast_without_loop_leaves_out_what_the_client_wrote_last(server: Server) -> None:
-    handed: list[Callable[[], object]] = []
-    server.hand_over = handed.append
-    own, other, client = (
-        tracking(server, "BCAST", "NOLOOP"),
-        tracking(server, "BCAST"),
-        Client(server),
-    )
-    client("SET", "a", 1)
-    own("SET", "a", 1)
-    own("SET", "b", 1)
-    client("SET", "b", 1)
     client("SET", "c", 1)
+    assert invalidated(reader) == []
+
+
+def test_a_broadcast_follows_the_replies_of_the_client_that_caused_it(server: Server) -> None:
+    reader = tracking(server, "BCAST")
+    assert reader.session.feed(pipeline(("SET", "b", 1), ("SET", "a", 1), ("PING",))) == (
+        b"+OK\r\n+OK\r\n+PONG\r\n>2\r\n$10\r\ninvalidate\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n"
+    )
+
+
+def test_a_broadcast_without_loop_leaves_out_what_the_client_wrote(server: Server) -> None:
+    own, other = tracking(server, "BCAST", "NOLOOP"), tracking(server, "BCAST")
+    assert own.session.feed(pipeline(("SET", "a", 1), ("SET", "b", 1))) == b"+OK\r\n+OK\r\n"
+    Client(server)("SET", "b", 1)
+    assert invalidated(own) == [[b"b"]]
+    assert invalidated(other) == [[b"a", b"b"], [b"b"]]
+
+
+def test_keys_that_expire_together_are_one_broadcast(server: Server, clock: ManualClock) -> None:
+    handed: list[Callable[[], object]] = []
+    reader, client = tracking(server, "BCAST"), Client(server)
+    client("SET", "b", 1, "PX", 10)
+    client("SET", "a", 1, "PX", 10)
+    reader.pushed.clear()
+    server.hand_over = handed.append
+    clock.advance(0.010)
+    server.store.purge_expired()
     handed.pop()()
-    assert invalidated(own) == [[b"b", b"c"]]
-    assert invalidated(other) == [[b"a", b"b", b"c"]]
+    assert invalidated(reader) == [[b"a", b"b"]]
 
 
 def test_a_broadcast_that_nobody_waits_for_any_more_is_dropped(server: Server) -> None:
-    handed: list[Callable[[], object]] = []
-    server.hand_over = handed.append
     reader = tracking(server, "BCAST")
-    Client(server)("SET", "a", 1)
-    reader("CLIENT", "TRACKING", "OFF")
-    reader("CLIENT", "TRACKING", "ON", "BCAST")
-    handed.pop()()
+    ending = ("CLIENT", "TRACKING", "OFF"), ("CLIENT", "TRACKING", "ON", "BCAST")
+    assert reader.session.feed(pipeline(("SET", "a", 1), *ending)) == b"+OK\r\n+OK\r\n+OK\r\n"
+    reader("PING")
     assert invalidated(reader) == []
 
 

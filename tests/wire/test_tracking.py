@@ -369,6 +369,39 @@ def test_a_broadcast_of_its_own_writes_follows_the_replies(
     assert len(ours) == (5 if options else 7)
 
 
+def test_a_broadcast_comes_before_the_reply_to_a_later_request(connect: Connect) -> None:
+    """A client that asks after a writer has its reply is told first, and of each request by itself."""
+
+    def write(reader: Wire, writer: Wire) -> list[Reply]:
+        reader("HELLO", 3)
+        reader("CLIENT", "TRACKING", "ON", "BCAST")
+        replies: list[Reply] = []
+        for key in "ab" * 50:
+            writer("SET", key, 1)
+            replies += heard(reader)
+            writer("MSET", "d", 1, "c", 1)
+            replies += heard(reader)
+        return replies
+
+    reader, writer = connect(), connect()
+    ours = write(reader.ours, writer.ours)
+    assert ours == write(reader.theirs, writer.theirs)
+    assert len(ours) == 200
+
+
+def test_a_pipeline_is_one_broadcast(connect: Connect) -> None:
+    def write(reader: Wire, writer: Wire) -> list[Reply]:
+        reader("HELLO", 3)
+        reader("CLIENT", "TRACKING", "ON", "BCAST")
+        writer.pipeline([("SET", key, 1) for key in ("b", "a", "c", "a")])
+        return heard(reader)
+
+    reader, writer = connect(), connect()
+    ours = write(reader.ours, writer.ours)
+    assert ours == write(reader.theirs, writer.theirs)
+    assert len(ours) == 1
+
+
 def test_a_script_reads_keys_that_it_does_not_declare(connect: Connect) -> None:
     """The difference "seven-two-script-reads": they are tracked, too."""
 

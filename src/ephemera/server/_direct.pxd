@@ -56,6 +56,7 @@ cdef class Tally:
     cdef public bint tracks_latency
     cdef public double answering_ns
     cdef public CompiledAccess paced
+    cdef public object broadcast
     cdef readonly Now now
     cdef Buffer spares[SPARES]
     cdef int spares_count
@@ -152,6 +153,7 @@ cdef class Answering:
     cdef int _begin(self) except -1
     cdef bint _may_answer(self) noexcept
     cdef int _answer_all(self, const char *at, Py_ssize_t size) except -1
+    cdef int _broadcast(self) except -1
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL
     cdef const char *_answer_next(self, const char *at, const char *end) except NULL
     cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ephemera.core._access import CompiledAccess
@@ -33,9 +34,11 @@ class Tally:
     tracks_latency: bool
     answering_ns: float
     paced: CompiledAccess | None
+    broadcast: Callable[[], object] | None
     @property
     def now(self) -> Now: ...
     def __init__(self, clock: Clock) -> None: ...
+    def send_broadcast(self) -> None: ...
 
 class Counted:
     handler: Handler

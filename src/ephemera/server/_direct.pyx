@@ -73,7 +73,8 @@ cdef class Owing:
 cdef class Tally:
     """What a server counts, and what it has to tell whom. `slow_ns` is from how many nanoseconds on it
     wants to know of a command; `tracks_latency`, whether each command has a histogram; `answering_ns`, after how many a client's requests wait until others had their
-    turn; `paced` is what its writes wait for while that is behind.
+    turn; `paced` is what its writes wait for while that is behind; `broadcast` sends the invalidations that wait
+    until the requests under way are answered, and is None where none do.
 
     It also keeps a few buffers for replies: most sessions of a server are idle at any time.
     """
@@ -91,6 +92,12 @@ cdef class Tally:
     cdef bint is_behind(self) noexcept:
         """Whether writes may have to wait: somebody has to ask."""
         return self.paced is not None and self.paced.is_behind
+
+    def send_broadcast(self) -> None:
+        """Send the invalidations that wait, if any do."""
+        broadcast, self.broadcast = self.broadcast, None
+        if broadcast is not None:
+            broadcast()
 
     cdef int settle(self) except -1:
         """Send the replies that are `owed` to clients that were answered in this turn."""
@@ -467,6 +474,15 @@ cdef class Answering:
             self.keep_waiting(PyBytes_FromStringAndSize(at, end - at))
         elif self.parser.has_unread() and not self.is_closing:
             self.look_for_error()
+        if self.tally.broadcast is not None:
+            self._broadcast()
+        return 0
+
+    cdef int _broadcast(self) except -1:
+        """Send the invalidations that these requests have caused before their replies go out; to this client,
+        after them."""
+        self.tally.send_broadcast()
+        self._write_messages()
         return 0
 
     cdef bint _may_answer(self) noexcept:

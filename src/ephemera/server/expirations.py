@@ -65,3 +65,4 @@ class Expirations:
             number = self._server.numbers.get(expired.family)
             if number is not None:
                 self._server.tell(number, expired.key, EXPIRED)
+        self._server.send_broadcast()

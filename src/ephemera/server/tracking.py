@@ -7,7 +7,8 @@
 In the default mode the table remembers which client has read which key. The first change of a key sends one
 message to each of its readers and forgets them: the next read remembers them again. In broadcasting mode
 (BCAST) nothing is remembered: a client hears of every change of a key with one of its prefixes, one message
-for all changes of an event-loop tick. Key names count in all databases alike, as in Redis.
+for all requests of a client that are answered together, before their replies go out (`Tally.broadcast`). Key
+names count in all databases alike, as in Redis.
 
 The table holds client ids, not sessions: the id of a disconnected client stays until its key changes, so
 that disconnecting costs nothing. It hears of writes through `server.listeners` and of expired keys
@@ -87,8 +88,8 @@ class Tracking:
         self.items = 0
         """How many ids the table holds."""
         self.prefixes: dict[bytes, dict[Session, None]] = {}
-        self._changed: dict[bytes, Session | None] = {}
-        """Keys to broadcast at the end of this tick, and the NOLOOP client that wrote each last."""
+        self._changed: set[bytes] = set()
+        """Keys to broadcast. All of them were changed by the client that is answered now, or have expired."""
 
     # --- clients ------------------------------------------------------------------------------
 
@@ -232,28 +233,23 @@ class Tracking:
     # --- broadcasts ---------------------------------------------------------------------------
 
     def _broadcast_later(self, key: bytes) -> None:
-        if not any(map(key.startswith, self.prefixes)):
-            return
-        is_first = not self._changed
-        self._changed[key] = next((each for each in self._noloop() if each.is_answering), None)
-        if is_first:
-            self._server.hand_over(self._broadcast)
-
-    def _noloop(self) -> list[Session]:
-        return [session for session, mode in self.modes.items() if mode.is_noloop]
+        if any(map(key.startswith, self.prefixes)):
+            self._changed.add(key)
+            self._server.broadcast = self._broadcast
 
     def _broadcast(self) -> None:
-        """Send the keys that have changed in this tick, one message for each prefix of a client."""
-        changed, self._changed = self._changed, {}
+        """Send the keys that have changed, one message for each prefix of a client, but for a NOLOOP client that
+        changed them itself."""
+        changed, self._changed = self._changed, set()
         for prefix in sorted(self.prefixes):
             keys = sorted(key for key in changed if key.startswith(prefix))
+            if not keys:
+                continue
             invalidation = Invalidation(keys)
             for session in self.prefixes[prefix]:
                 mode = self.modes[session]
-                others = [key for key in keys if not mode.is_noloop or changed[key] is not session]
-                if others:
-                    is_whole = len(others) == len(keys)
-                    self._send(session, mode, invalidation if is_whole else Invalidation(others))
+                if not (mode.is_noloop and session.is_answering):
+                    self._send(session, mode, invalidation)
 
     # --- messages -----------------------------------------------------------------------------
 
