@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ephemera import ManualClock
+from ephemera.core.arguments import VALUE_BYTES_MAX
 from ephemera.server.commands.bitfield import Field, fit, read, write
 from ephemera.server.server import Server
 from tests.server.clients import Client
@@ -29,6 +32,24 @@ def bitfield(client: Client, operations: str, *, name: str = "BITFIELD") -> obje
 
 def bits_of(value: bytes | bytearray) -> str:
     return "".join(f"{byte:08b}" for byte in value)
+
+
+def test_a_field_beyond_the_largest_value_is_refused_before_anything_is_allocated(
+    client: Client,
+) -> None:
+    last_bit = 8 * VALUE_BYTES_MAX - 1
+    assert bitfield(client, f"GET u8 {last_bit}") == [0]
+    tracemalloc.start()
+    try:
+        refused = client.error("BITFIELD", "k", "SET", "u8", last_bit, 1)
+        assert (
+            refused
+            == f"ERR a value has at most {VALUE_BYTES_MAX} bytes, this one would have 536870913"
+        )
+        assert tracemalloc.get_traced_memory()[1] < 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert client("EXISTS", "k") == 0
 
 
 # --- fields of a value ----------------------------------------------------------------------------

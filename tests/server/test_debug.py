@@ -20,6 +20,17 @@ def test_debug_is_off_unless_enabled(server: Server) -> None:
     assert Client(server).error("DEBUG", "SLEEP", 0).startswith("ERR DEBUG command not allowed.")
 
 
+def test_a_debug_that_is_off_is_rejected_and_counts_as_no_call(server: Server) -> None:
+    client = Client(server)
+    client("MULTI")
+    client.error("DEBUG", "SLEEP", 0)
+    assert client.error("EXEC").startswith("EXECABORT")
+    client.error("DEBUG", "SLEEP", 0)
+    debug = server.commands.all["debug"]
+    assert (debug.calls, debug.failed, debug.rejected) == (0, 0, 2)
+    assert client("LATENCY", "HISTOGRAM", "debug") == []
+
+
 @pytest.mark.parametrize(
     ("address", "is_allowed"),
     [("127.0.0.1:5", True), ("[::1]:5", True), ("(unix):0", True), ("10.0.0.1:5", False)],

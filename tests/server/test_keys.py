@@ -287,6 +287,8 @@ def test_what_else_object_tells(client: Client, clock: ManualClock) -> None:
     clock.advance(7.5)
     assert client("OBJECT", "IDLETIME", "a") == 7
     assert client("OBJECT", "refcount", "a") == 1
+    client("SET", "b", 9999)
+    assert client("OBJECT", "REFCOUNT", "b") == 2**31 - 1
     assert "LFU maxmemory policy is not selected" in client.error("OBJECT", "FREQ", "a")
     for subcommand in ("ENCODING", "IDLETIME", "REFCOUNT", "FREQ"):
         assert client("OBJECT", subcommand, "absent") is None

@@ -14,6 +14,7 @@ DIFFERENCES: dict[str, str] = {
     "key-size": "A key has 1 to 1,900 bytes here: the base tier keeps keys in its tree's pages.",
     "kill-undoes": "SCRIPT KILL ends a script that wrote, too, and undoes it; Redis says UNKILLABLE.",
     "last-words": "Replies to requests before POST or Host: go out; Redis drops them with the connection.",
+    "noloop-scripts": "NOLOOP spares the client whose script writes in BCAST mode, too; Redis only in the default mode.",
     "only-strings": "Lists, hashes, sets and sorted sets are unknown commands: clients fall back cleanly.",
     "seven-two-client": "CLIENT SETINFO and CLIENT NO-TOUCH came with 7.2.",
     "seven-two-getkeys": "Since 7.2 COMMAND GETKEYS may be asked about a name alone.",

@@ -153,6 +153,17 @@ def test_every_command_has_the_details_that_redis_declares(pair: Pair) -> None:
     assert differing == {}
 
 
+def test_every_field_of_a_key_specification_is_there_or_documented(pair: Pair) -> None:
+    ours, theirs = (_details(reply) for reply in pair("COMMAND"))
+    missing = {
+        field
+        for name in ours.keys() & theirs.keys()
+        for mine, other in zip(ours[name][8].members, theirs[name][8].members, strict=True)
+        for field in dict(pairs_of(other)).keys() - dict(pairs_of(mine)).keys()
+    }
+    assert_documented(missing, "key specifications of COMMAND")
+
+
 def _unordered(reply: Reply) -> object:
     """A reply as far as it is compared: flags have no order, and notes on keys are prose."""
     if not isinstance(reply.value, tuple):

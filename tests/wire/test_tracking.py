@@ -369,6 +369,22 @@ def test_a_broadcast_of_its_own_writes_follows_the_replies(
     assert len(ours) == (5 if options else 7)
 
 
+def test_a_script_of_a_client_without_loop_is_not_broadcast_to_it(connect: Connect) -> None:
+    """The difference "noloop-scripts": in the default mode Redis does the same as here."""
+
+    def write(reader: Wire, writer: Wire) -> list[Reply]:
+        reader("HELLO", 3)
+        reader("CLIENT", "TRACKING", "ON", "BCAST", "NOLOOP")
+        reader("EVAL", "return redis.call('SET', KEYS[1], 1)", 1, "key")
+        return heard(reader)
+
+    reader, writer = connect(), connect()
+    assert write(reader.ours, writer.ours) == []
+    assert write(reader.theirs, writer.theirs) == [
+        Reply(">", (Reply("$", b"invalidate"), Reply("*", (Reply("$", b"key"),))))
+    ]
+
+
 def test_a_broadcast_comes_before_the_reply_to_a_later_request(connect: Connect) -> None:
     """A client that asks after a writer has its reply is told first, and of each request by itself."""
 

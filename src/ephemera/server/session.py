@@ -31,6 +31,11 @@ QUEUED = Simple(b"QUEUED")
 NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 IN_SUBSCRIPTION = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe",
                    "sunsubscribe", "ping", "quit", "reset"}  # fmt: skip
+DEBUG_NOT_ALLOWED = (
+    'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can '
+    "run it from a local connection, otherwise you need to set this option in the configuration "
+    "file, and then restart the server."
+)
 CROSS_PROTOCOL = {b"post", b"host:"}
 """What a browser that was tricked into talking to this port would say."""
 
@@ -283,6 +288,8 @@ class Session(Answering):
     def admit(self, args: Request) -> Command:
         """The command that a request names, if this session may use it now. Raises Refused."""
         command = self.server.commands.find(args)
+        if command.is_protected and not self._may_debug:
+            raise _rejected(command, DEBUG_NOT_ALLOWED)
         if not self.is_authenticated and "no_auth" not in command.flags:
             raise _rejected(command, "NOAUTH Authentication required.")
         if self.server.busy.is_on and "allow_busy" not in command.flags:
@@ -297,6 +304,13 @@ class Session(Answering):
                 "PING / QUIT / RESET are allowed in this context",
             )
         return command
+
+    @property
+    def _may_debug(self) -> bool:
+        """Whether `enable-debug-command` allows this client what it is about."""
+        allowed = self.server.settings.enable_debug_command
+        is_local = self.address.startswith(("127.", "[::1]", "(unix)", "/"))
+        return allowed == "yes" or (allowed == "local" and is_local)
 
     def run(self, command: Command, args: Request) -> Reply:
         """The reply of a command that was admitted, an error among them."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Handler = Callable[["Call"], Reply]
 
 ARGUMENTS_SHOWN_MAX = 128
+PROTECTED = {"debug"}
+"""Commands that a setting allows, or does not."""
 COUNTS_AS_WRITE = {"publish", "spublish"}
 """What changes no key, and yet something for others. Redis has a flag for it that COMMAND does not show."""
 
@@ -155,7 +157,15 @@ class Group:
 class Command(Counted):
     """A command of a running server: its declaration, its subcommands, and what it has done so far."""
 
-    __slots__ = ("arity", "declaration", "flags", "is_tracked", "name", "subcommands")
+    __slots__ = (
+        "arity",
+        "declaration",
+        "flags",
+        "is_protected",
+        "is_tracked",
+        "name",
+        "subcommands",
+    )
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
@@ -167,9 +177,10 @@ class Command(Counted):
         self.is_write = "write" in self.flags or (self.is_script and "readonly" not in self.flags)
         # The keys of a script are tracked by the commands that it calls.
         self.is_tracked = "readonly" in self.flags and not self.is_script
-        # What the session compares with first; a container's own arity never sends it to a handler, and a
-        # script needs a stack first.
-        self.direct_arity = 0 if self.is_script else self.arity
+        self.is_protected = self.name in PROTECTED
+        # What the session compares with first; a container's own arity never sends it to a handler, a
+        # script needs a stack first, and a protected command has to be allowed.
+        self.direct_arity = 0 if self.is_script or self.is_protected else self.arity
 
     def add(self, subcommand: Command) -> None:
         self.subcommands[subcommand.name.partition("|")[2].encode()] = subcommand

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ephemera.core.arguments import VALUE_BYTES_MAX
 from ephemera.resp.replies import Refused, Reply
 from ephemera.server.arguments import INTEGER_MIN, SYNTAX_ERROR, bit_offset, integer
 from ephemera.server.events import SETBIT
@@ -80,6 +81,10 @@ def bitfield(call: Call) -> Reply:
     old = call.keys.peek(key)
     value = bytearray(old or b"")
     size = max(each.field.touched.stop for each in operations if each.name in WRITING)
+    if size > VALUE_BYTES_MAX:
+        raise Refused(
+            f"ERR a value has at most {VALUE_BYTES_MAX} bytes, this one would have {size}"
+        )
     value.extend(bytes(max(size - len(value), 0)))
     # The value grows, and is stored, even where every operation then fails.
     is_changed = len(value) > len(old or b"")

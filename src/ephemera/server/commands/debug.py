@@ -13,11 +13,6 @@ from ephemera.server.table import Group
 
 command = Group("server")
 
-NOT_ALLOWED = (
-    'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can '
-    "run it from a local connection, otherwise you need to set this option in the configuration "
-    "file, and then restart the server."
-)
 PROTOCOL_TYPES = "string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false"
 SAMPLES: dict[bytes, Reply] = {
     b"string": b"Hello World",
@@ -37,9 +32,6 @@ SAMPLES: dict[bytes, Reply] = {
 @command("DEBUG", arity=-2, flags="admin noscript loading stale", since="1.0.0",
          summary="For tests: SLEEP, OBJECT, RELOAD, ERROR and others.")  # fmt: skip
 def debug(call: Call) -> Reply:
-    allowed = call.server.settings.enable_debug_command
-    if allowed == "no" or (allowed == "local" and not _is_local(call.session.address)):
-        raise Refused(NOT_ALLOWED)
     run, count = HANDLERS.get(call.args[1].lower(), (_agree, -1))
     if count != len(call.args) - 2 and run is not _reload:
         raise Refused(
@@ -47,10 +39,6 @@ def debug(call: Call) -> Reply:
             % call.args[1]
         )
     return run(call)
-
-
-def _is_local(address: str) -> bool:
-    return address.startswith(("127.", "[::1]", "(unix)", "/"))
 
 
 def _show_help(call: Call) -> Reply:

@@ -24,6 +24,8 @@ command = Group("generic")
 
 SAME_OBJECT = "ERR source and destination objects are the same"
 EMBEDDED_BYTES_MAX = 44
+SHARED_INTEGERS = 10_000
+SHARED_REFCOUNT = 2**31 - 1
 """Up to here Redis keeps a value in one piece with its header."""
 
 
@@ -220,7 +222,7 @@ def object_encoding(call: Call) -> Reply:
     if held is None:
         return None
     value = held.value
-    if INTEGER.fullmatch(value) and INTEGER_MIN <= int(value) <= INTEGER_MAX:
+    if _is_integer(value):
         return b"int"
     return b"embstr" if len(value) <= EMBEDDED_BYTES_MAX else b"raw"
 
@@ -248,9 +250,18 @@ def object_idletime(call: Call) -> Reply:
 
 @command("OBJECT REFCOUNT", arity=3, flags="readonly", keys=KeyRange(2, access="RO"), since="2.2.3",
          tips="nondeterministic_output",
-         summary="How many keys share the value: 1.")  # fmt: skip
+         summary="As Redis: 2147483647 for an integer from 0 to 9999, which all keys share there, else 1.")  # fmt: skip
 def object_refcount(call: Call) -> Reply:
-    return None if _asked(call) is None else 1
+    held = _asked(call)
+    if held is None:
+        return None
+    is_shared = _is_integer(held.value) and 0 <= int(held.value) < SHARED_INTEGERS
+    return SHARED_REFCOUNT if is_shared else 1
+
+
+def _is_integer(value: bytes) -> bool:
+    """Whether Redis would keep the value as an integer."""
+    return bool(INTEGER.fullmatch(value)) and INTEGER_MIN <= int(value) <= INTEGER_MAX
 
 
 def _asked(call: Call) -> Held | None:
