@@ -52,6 +52,22 @@ def s3_url(name: str = "", settings: str = QUICK_S3) -> str:
     return f"s3://{BUCKET}/{path}?endpoint={endpoint()}&region=us-east-1&{settings}"
 
 
+def request(method: str, path: str, body: bytes = b"") -> bytes:
+    """Ask the endpoint itself, about an object of the bucket or the bucket."""
+    connection = http.client.HTTPConnection(endpoint().removeprefix("http://"), timeout=PATIENCE_S)
+    try:
+        # moto checks no signature, but lets nobody without one delete.
+        signed = {
+            "Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"
+        }
+        connection.request(method, f"/{BUCKET}{path}", body, signed)
+        response = connection.getresponse()
+        assert response.status < 300, response.status
+        return response.read()
+    finally:
+        connection.close()
+
+
 @cache
 def endpoint() -> str:
     """Where S3 answers, with the bucket made."""

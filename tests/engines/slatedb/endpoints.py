@@ -23,6 +23,7 @@ class Endpoint:
         self._accepting = threading.Lock()
         self._resumed = threading.Event()
         self._resumed.set()
+        self._last: bytes | None = None
         self.start()
 
     def url(self, settings: str = QUICK_S3) -> str:
@@ -46,6 +47,10 @@ class Endpoint:
     def stall(self) -> None:
         """Accept connections and requests, and forward nothing until `resume`."""
         self._resumed.clear()
+
+    def stall_after(self, request: bytes) -> None:
+        """Stall once a request with these bytes has reached the server, before its reply is back."""
+        self._last = request
 
     def resume(self) -> None:
         self._resumed.set()
@@ -71,6 +76,9 @@ class Endpoint:
         with suppress(OSError):
             while data := source.recv(65_536):
                 self._resumed.wait()
+                if self._last is not None and self._last in data:
+                    self._last = None
+                    self._resumed.clear()
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
 import ephemera
-from ephemera import EngineUnavailable, Store
+from ephemera import EngineUnavailable, EphemeraError, Store
 from ephemera.core.clock import elapsed_ns
 from ephemera.engines.slatedb import library
-from tests.engines.slatedb.buckets import wait_until
+from tests.engines.slatedb.buckets import BUCKET, request, wait_until
 from tests.engines.slatedb.endpoints import Endpoint
 
 BACK_S = 20.0
@@ -74,6 +76,50 @@ def test_writes_before_during_and_after_an_outage_are_kept(
         monkeypatch.undo()
     with ephemera.open(url) as store:
         assert sorted(key for key, _ in store.scan()) == [b"after", b"before", b"during", b"unsure"]
+
+
+def last_manifest(url: str) -> tuple[str, int]:
+    """Return the folder of a store's manifests, and the number of the last one."""
+    folder = f"{urlsplit(url).path[1:]}/manifest"
+    listing = request("GET", f"?list-type=2&prefix={folder}/").decode()
+    return folder, max(map(int, re.findall(r"/(\d+)\.manifest</Key>", listing)))
+
+
+def close_by_failure(store: Store, url: str) -> None:
+    """Make a background task of the store fail, and return once calls do."""
+    folder, last = last_manifest(url)
+    garbage = f"/{folder}/{last + 1:020}.manifest"
+    request("PUT", garbage, b"no manifest")
+    wait_until(lambda: not is_there(store), what="SlateDB closes itself")
+    request("DELETE", garbage)
+
+
+def is_there(store: Store) -> bool:
+    try:
+        return store.get("before") is not None
+    except EphemeraError:
+        return False
+
+
+def test_an_outage_in_the_middle_of_opening_again_fences_nobody(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The epoch was taken and the reply to that was lost: the store is still this writer's own."""
+    url = endpoint.url()
+    with ephemera.open(url, maintenance="manual") as store:
+        store.put("before", "", durable=True)
+        close_by_failure(store, url)
+        folder, last = last_manifest(url)
+        monkeypatch.setattr(library, "LONG_ANSWER_S", SHORT_S)
+        endpoint.stall_after(f"PUT /{BUCKET}/{folder}/".encode())
+        with pytest.raises(EngineUnavailable, match="did not answer"):
+            store.get("before")
+        assert last_manifest(url)[1] > last
+        monkeypatch.undo()
+        endpoint.resume()
+        assert store.get("before") == b""
+        store.put("after", "", durable=True)
+        assert store.stats()["reopened"] == 1
 
 
 def test_an_endpoint_that_refuses_is_named_when_the_store_is_opened(

@@ -48,10 +48,12 @@ from ephemera.core.keyvalue import (
 )
 from ephemera.core.options import Options
 from ephemera.core.row import Row
+from ephemera.engines.slatedb import library
 from ephemera.engines.slatedb._calls import plain_rows
 from ephemera.engines.slatedb.checking import check_rows
 from ephemera.engines.slatedb.families import (
     CLOCK_KEY,
+    OWNER_KEY,
     TABLE_KEY,
     Families,
     SlateFamily,
@@ -59,8 +61,8 @@ from ephemera.engines.slatedb.families import (
     prefix_of,
 )
 from ephemera.engines.slatedb.gate import Gate, Turnkey
-from ephemera.engines.slatedb.library import ANSWER_S, CLOSED, check_threads, load
-from ephemera.engines.slatedb.opening import naming_credentials, open_reader, open_writer
+from ephemera.engines.slatedb.library import CLOSED, check_threads, load
+from ephemera.engines.slatedb.opening import Claim, naming_credentials, open_reader, open_writer
 from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
@@ -104,7 +106,13 @@ class SlateEngine:
         self._has_deadlines = options.clock is None
         self._reopening = threading.Lock()
         self._reopened = 0
-        self._epoch: int | None = None
+        self._is_reopened_whole = True
+        """False from the beginning of opening again until all of it has succeeded: the next call continues it."""
+        self._is_left = False
+        """Whether `close` did not wait for a thread that opens the database again: that one shuts it down."""
+        self._shutting = threading.Lock()
+        self._is_shut = False
+        self._claim = Claim()
         self._open()
         self._closed = None
         self._families = Families(self._state.record(TABLE_KEY))
@@ -113,6 +121,7 @@ class SlateEngine:
         self._writer = self._new_writer(stored_ms)
         _engines.add(self)
         if not self.is_read_only:
+            self._claim.owners.add(self._state.record(OWNER_KEY))
             self._begin_upkeep(options)
 
     def _open(self) -> None:
@@ -121,7 +130,7 @@ class SlateEngine:
             if self.is_read_only:
                 self._db = open_reader(self._place)
             else:
-                self._db, self._epoch = open_writer(self._place, after=self._epoch)
+                self._db = open_writer(self._place, self._claim)
         self._state = State("dbreader" if self.is_read_only else "db", self._db)
 
     def _new_writer(self, stored_ms: int) -> Writer:
@@ -140,39 +149,58 @@ class SlateEngine:
         It does so when one of its background tasks has failed, and answers every call with that error from then
         on. What it had in memory alone is lost. A fenced writer stays fenced.
         """
-        if not self._reopening.acquire(timeout=ANSWER_S):
-            raise EngineUnavailable(
-                f"another thread has been opening {self._place} again for more than {ANSWER_S:g} s: try again later"
-            )
+        self._await_reopening("try again later")
         try:
             failed = self._db
             reason = self._library.close_reason(failed, is_read_only=self.is_read_only)
-            reasons = self._library.slatedb.CloseReason
-            if self._closed is None and reason in (reasons.PANIC, reasons.UNKNOWN):
-                self._open()
-                if not self.is_read_only:
-                    self._writer = self._new_writer(0)
-                    self._keep_families()
-                self._reopened += 1
-                log.warning(
-                    "SlateDB had closed %s (%s): opened again, without the writes that were not durable",
-                    self._place,
-                    reason.name.lower(),
-                )
+            if self._closed is None:
+                self._reopen(reason)
             failed.has_failed = False
         finally:
             self._reopening.release()
+        if self._is_left:
+            self._shut_down()
+        if self._closed is not None:
+            raise StoreClosed(self._closed)
 
-    def _keep_families(self) -> None:
-        """Store the families as they were, for changes of them may not have been durable."""
+    def _await_reopening(self, remedy: str) -> None:
+        """Acquire the lock of opening again. Raises EngineUnavailable where another thread does not release it."""
+        if not self._reopening.acquire(timeout=library.ANSWER_S):
+            raise EngineUnavailable(
+                f"another thread has been opening {self._place} again for more than {library.ANSWER_S:g} s: {remedy}"
+            )
+
+    def _reopen(self, reason: Any) -> None:  # Any: of a module without types
+        """Open the database again if SlateDB has closed it for this reason, and finish what a try before began."""
+        reasons = self._library.slatedb.CloseReason
+        if reason in (reasons.PANIC, reasons.UNKNOWN):
+            self._is_reopened_whole = False
+            self._open()
+            if not self.is_read_only:
+                self._writer = self._new_writer(0)
+            self._reopened += 1
+            log.warning(
+                "SlateDB had closed %s (%s): opened again, without the writes that were not durable",
+                self._place,
+                reason.name.lower(),
+            )
+        if not self._is_reopened_whole:
+            if not self.is_read_only:
+                self._keep_own_records(None)
+            self._is_reopened_whole = True
+
+    def _keep_own_records(self, durable: bool | None) -> None:
+        """Store the owner, and the families as they were: changes of them may not have been durable."""
+        batch = self._writer.batch()
+        batch.put_plain(OWNER_KEY, self._claim.owner)
         if self._families.data is not None:
-            batch = self._writer.batch()
             batch.put_plain(TABLE_KEY, self._families.data)
-            self._writer.write(batch, self.clock.now_ms(), None)
+        self._writer.write(batch, self.clock.now_ms(), durable)
 
     def _begin_upkeep(self, options: Options) -> None:
         if self._families.data is None:
             self._change_families(lambda table: None)
+        self._keep_own_records(False)
         if options.maintenance == "background":
             self._background = Background(
                 self._sweep, self.compact, self._place.compaction_interval
@@ -503,18 +531,31 @@ class SlateEngine:
         self._gate.open()
         if self._background is not None:
             self._background.end()
-        with self._reopening:
-            db = self._db
-        if self.is_read_only:
-            self._library.run("dbreader_shutdown", db)
-            return
-        slatedb = self._library.slatedb
-        options = slatedb.CloseOptions(flush_type=slatedb.FlushType.WAL)
-        given = self._library.lower("TypeCloseOptions", options)
         try:
-            self._writer.touch()
-        finally:
-            self._library.run("db_shutdown_with_options", db, given)
+            self._await_reopening("that thread closes it then")
+        except EngineUnavailable:
+            self._is_left = True
+            if not self._reopening.acquire(blocking=False):
+                raise
+        self._reopening.release()
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Shut the database down, if that was not done yet."""
+        with self._shutting:
+            if self._is_shut:
+                return
+            self._is_shut = True
+            if self.is_read_only:
+                self._library.run("dbreader_shutdown", self._db)
+                return
+            slatedb = self._library.slatedb
+            options = slatedb.CloseOptions(flush_type=slatedb.FlushType.WAL)
+            given = self._library.lower("TypeCloseOptions", options)
+            try:
+                self._writer.touch()
+            finally:
+                self._library.run("db_shutdown_with_options", self._db, given)
 
     def forget(self) -> None:
         """This process is the child of a fork: the store is its parent's."""
@@ -523,7 +564,7 @@ class SlateEngine:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise StoreClosed(self._closed)
-        if self._db.has_failed:
+        if self._db.has_failed or not self._is_reopened_whole:
             self._reopen_if_closed()
 
     def _check_writable(self) -> None:

@@ -30,6 +30,8 @@ def prefix_of(family_id: int) -> bytes:
 
 TABLE_KEY = prefix_of(OWN_ID) + b"families"
 CLOCK_KEY = prefix_of(OWN_ID) + b"clock"
+OWNER_KEY = prefix_of(OWN_ID) + b"owner"
+"""Names the writer that has last opened the store, by its `Claim`."""
 
 
 class Entry(NamedTuple):

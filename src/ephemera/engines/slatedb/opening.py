@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any, TypeVar
 
 from ephemera.core.errors import EngineUnavailable, InvalidArgument, StoreFenced
 from ephemera.engines.slatedb._calls import Handle
+from ephemera.engines.slatedb.families import OWNER_KEY
 from ephemera.engines.slatedb.library import FENCED, explain, load
 from ephemera.engines.slatedb.place import Place
+from ephemera.engines.slatedb.reading import State
 
 T = TypeVar("T")
 
@@ -26,6 +29,7 @@ LIFETIME_S_MIN = 600
 """What a reader reads is kept for it so long after it was last heard of, and at least for some of its polls."""
 READER_MEMORY_BYTES = 64 * 1024 * 1024
 CACHE_ID = 0
+OWNER_BYTES = 16
 
 
 VARIABLES = {
@@ -95,17 +99,46 @@ def path_in_store(place: Place) -> str:
     return "store" if place.scheme == "file" else place.path
 
 
-def open_writer(place: Place, *, after: int | None = None) -> tuple[Handle, int]:
-    """Take the store over, and return the database and its epoch. The writer before is fenced.
+class Claim:
+    """How a writer that opens its store again finds out whether it is still its own.
 
-    With `after`, the epoch of a writer that has failed, it is taken over from that one alone: raises
-    StoreFenced if there has been another since. Raises EngineUnavailable where the object store does not answer.
+    Every opening raises the epoch in the manifest by one, also one that fails after that. So an epoch that is
+    too high may be this writer's own doing or another writer's, and then the record of the owner decides.
+    """
+
+    def __init__(self) -> None:
+        self.owner = secrets.token_bytes(OWNER_BYTES)
+        self.owners: set[bytes | None] = {self.owner}
+        """What the record may say: its own name, or that of the writer before until its own is flushed."""
+        self._epoch: int | None = None
+        self._failed_tries = 0
+
+    def check(self, place: Place, epoch: int) -> None:
+        """Raise StoreFenced if another writer has opened the store, whose manifest has this epoch."""
+        if self._epoch is None or epoch == self._epoch:
+            return
+        is_own = self._epoch < epoch <= self._epoch + self._failed_tries
+        if not (is_own and read_owner(place) in self.owners):
+            raise StoreFenced(FENCED)
+
+    def begin(self) -> None:
+        """The epoch is being taken, and nobody knows whether that succeeds."""
+        self._failed_tries += 1
+
+    def take(self, epoch: int) -> None:
+        self._epoch, self._failed_tries = epoch, 0
+
+
+def open_writer(place: Place, claim: Claim) -> Handle:
+    """Take the store over, and return the database. The writer before is fenced.
+
+    With the claim of a writer that has failed, it is taken over from that one alone: raises StoreFenced if there
+    has been another since. Raises EngineUnavailable where the object store does not answer.
     """
     library = load()
     manifest = read_manifest(open_admin(place))
     stored_epoch = 0 if manifest is None else manifest.writer_epoch
-    if after is not None and stored_epoch != after:
-        raise StoreFenced(FENCED)
+    claim.check(place, stored_epoch)
 
     def build() -> Any:
         builder = library.slatedb.DbBuilder(path_in_store(place), object_store(place))
@@ -114,8 +147,19 @@ def open_writer(place: Place, *, after: int | None = None) -> tuple[Handle, int]
         return builder
 
     builder = _explained(build)
+    claim.begin()
     opened: Handle = library.run_long("dbbuilder_build", library.borrow("dbbuilder", builder))
-    return opened, stored_epoch + 1
+    claim.take(stored_epoch + 1)
+    return opened
+
+
+def read_owner(place: Place) -> bytes | None:
+    """Return the name of the writer that has last opened the store. Nobody is fenced by this."""
+    reader = open_reader(place)
+    try:
+        return State("dbreader", reader).record(OWNER_KEY)
+    finally:
+        load().run("dbreader_shutdown", reader)
 
 
 def open_reader(place: Place) -> Handle:

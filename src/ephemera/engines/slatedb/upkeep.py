@@ -25,6 +25,7 @@ from ephemera.core.errors import (
     StoreClosed,
 )
 from ephemera.core.threads import start_thread
+from ephemera.engines.slatedb import library
 from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.library import load
 from ephemera.engines.slatedb.opening import open_admin, read_manifest
@@ -185,11 +186,11 @@ class Background:
         return self._is_over
 
     def end(self) -> None:
-        """No more after what is under way, which is waited for."""
+        """No more after what is under way, which is waited for, but not for longer than for an answer."""
         self._is_over = True
         self._bell.ring()
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(library.ANSWER_S)
 
 
 def _work(
