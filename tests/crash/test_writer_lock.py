@@ -18,8 +18,12 @@ from tests.crash.processes import Peer, Seat, in_fork
 from tests.crash.single_step import compile_stepper, step
 from tests.engines.local.stores import engine_of
 
-KEPT = {b"kept:%02d" % number: b"old:%d" % number for number in range(40)}
-PENDING = b"kept:07"
+FEW = {b"kept:%03d" % number: b"old:%d" % number for number in range(40)}
+"""So few that single-stepping watches all their records."""
+MANY = {b"kept:%03d" % number: b"old:%d" % number for number in range(900)}
+"""So many that nearly every slot of the segment leads to a chain: a record that is linked in front of one
+and then overwritten cuts it off, also where its key is new."""
+PENDING = b"kept:007"
 """The key that the victim writes when it dies."""
 LATER_PREFIX = b"later:"
 LATER_COUNT = 60
@@ -51,7 +55,7 @@ def delete(store: ephemera.Store) -> None:
 
 
 def delete_many(store: ephemera.Store) -> None:
-    store.delete_many([PENDING, b"kept:08"])
+    store.delete_many([PENDING, b"kept:008"])
 
 
 def put_many(store: ephemera.Store) -> None:
@@ -61,7 +65,7 @@ def put_many(store: ephemera.Store) -> None:
 def transact(store: ephemera.Store) -> None:
     with store.transaction() as txn:
         txn.put(PENDING, b"new")
-        txn.delete(b"kept:08")
+        txn.delete(b"kept:008")
 
 
 def rotate(store: ephemera.Store) -> None:
@@ -187,17 +191,17 @@ def die_publishing(seat: Seat, operation: Operation) -> None:
     operation(seat.store)
 
 
-def fill(url: str) -> ephemera.Store:
+def fill(url: str, kept: dict[bytes, bytes]) -> ephemera.Store:
     store = ephemera.open(url, **({} if url == "memory://" else QUIET))
-    store.put_many(KEPT)
+    store.put_many(kept)
     store.incr(b"count")
     store.family("other").put(b"a", b"1")
     return store
 
 
-def outcomes(operation: Operation) -> list[dict[bytes, bytes]]:
+def outcomes(operation: Operation, kept: dict[bytes, bytes]) -> list[dict[bytes, bytes]]:
     """What the store may hold after a death: all of the operation, or nothing of it."""
-    with fill("memory://") as store:
+    with fill("memory://", kept) as store:
         before = dict(store.scan())
         operation(store)
         return [before, dict(store.scan())]
@@ -224,8 +228,12 @@ def survive(store: ephemera.Store, act: Next, other: Peer) -> None:
 
 
 def try_death_at_publish(path: Path, operation: Operation, act: Next) -> None:
-    allowed = outcomes(operation)
-    with fill(str(path)) as store, Peer(path, **QUIET) as victim, Peer(path, **QUIET) as other:
+    allowed = outcomes(operation, MANY)
+    with (
+        fill(str(path), MANY) as store,
+        Peer(path, **QUIET) as victim,
+        Peer(path, **QUIET) as other,
+    ):
         victim.tell(die_publishing, operation)
         victim.join(-signal.SIGSEGV)
         survive(store, act, other)
@@ -258,8 +266,12 @@ def stepper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def try_death_at(path: Path, stepper: Path, operation: Operation, fatal: int, act: Next) -> bool:
     """Kill the victim at this change. Returns False when the operation has fewer, and it lives."""
-    allowed = outcomes(operation)
-    with fill(str(path)) as store, Peer(path, **QUIET) as victim, Peer(path, **QUIET) as other:
+    allowed = outcomes(operation, FEW)
+    with (
+        fill(str(path), FEW) as store,
+        Peer(path, **QUIET) as victim,
+        Peer(path, **QUIET) as other,
+    ):
         victim.tell(step, str(stepper), operation, fatal)
         is_dead = victim.dies()
         survive(store, act, other)
