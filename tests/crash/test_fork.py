@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,10 @@ import pytest
 import ephemera
 from ephemera import ManualClock, Store
 from ephemera.engines.local import base_tier
+from ephemera.engines.local.engine import LocalEngine
 from ephemera.engines.local.files import FileLock
-from tests.crash.processes import SMALL_SEGMENT_BYTES, TINY_SEGMENT_BYTES, Peer, in_fork
-from tests.engines.local.stores import engine_of
+from tests.crash.processes import SMALL_SEGMENT_BYTES, TINY_SEGMENT_BYTES, Forked, Peer, in_fork
+from tests.engines.local.stores import engine_of, in_a_thread, wait_until_forgotten
 
 
 @pytest.fixture
@@ -243,6 +245,63 @@ def test_a_child_does_not_keep_the_locks_of_a_parent_that_closed(path: Path) -> 
     other.close()
     may_end.set()
     assert child.result() == (None, True)
+
+
+def fork_in(method: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have the next call of a method of an engine begin with a fork, in another thread. What is returned ends
+    the child, which lives until then."""
+    is_forked, may_end = (multiprocessing.get_context("fork").Event() for _ in range(2))
+    act = getattr(LocalEngine, method)
+    children: list[Forked] = []
+
+    def fork() -> None:
+        children.append(in_fork(lambda: (is_forked.set(), may_end.wait(60))))
+        assert is_forked.wait(60)
+
+    def fork_and_act(*given: object, **named: object) -> object:
+        monkeypatch.setattr(LocalEngine, method, act)
+        assert in_a_thread(fork) == []
+        return act(*given, **named)
+
+    monkeypatch.setattr(LocalEngine, method, fork_and_act)
+
+    def end() -> None:
+        may_end.set()
+        assert [child.result() for child in children] == [(None, True)]
+
+    return end
+
+
+def test_a_child_keeps_no_lock_of_a_store_that_a_thread_was_opening(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = fork_in("_open", monkeypatch)
+    ephemera.open(path).close()
+    ephemera.open(path, exclusive=True).close()
+    end()
+
+
+def test_a_child_keeps_no_lock_of_a_forgotten_store_that_a_thread_was_closing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = fork_in("_let_go", monkeypatch)
+    store = ephemera.open(path, maintenance="manual", durability="none")
+    engine = weakref.ref(engine_of(store))
+    del store
+    wait_until_forgotten(engine, path)
+    end()
+
+
+def test_a_child_does_not_keep_an_exclusive_store_that_its_parent_has_closed(path: Path) -> None:
+    """It could not use that: it is the parent's alone."""
+    store = ephemera.open(path, exclusive=True)
+    may_look = multiprocessing.get_context("fork").Event()
+    child = in_fork(lambda: (may_look.wait(60), outcome(lambda: store.get(b"a"))))
+    store.close()
+    with ephemera.open(path, exclusive=True) as again:
+        again.put(b"a", b"1")
+    may_look.set()
+    assert child.result() == (True, "StoreLocked")
 
 
 def test_a_child_does_not_end_what_the_parent_has_pinned(store: Store) -> None:

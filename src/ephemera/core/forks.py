@@ -15,11 +15,20 @@ INHERITED = (
 generation = 0
 """How often this process's line has forked since the interpreter started."""
 
+seen = 0
+"""Counts up when a fork begins, and again when it has ended: odd while one is under way."""
+
+
+def _count() -> None:
+    global seen
+    seen += 1
+
 
 def _note_fork() -> None:
     global generation
     generation += 1
+    _count()
 
 
 # Registered before the hooks of the modules that import this one, and so called before them.
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(before=_count, after_in_parent=_count, after_in_child=_note_fork)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,9 +29,10 @@ from ephemera import (
     StoreLocked,
 )
 from ephemera.core.row import Row
-from ephemera.engines.local import base_tier, engine
+from ephemera.engines.local import base_tier, engine, maintenance
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._segment import Segment
+from ephemera.engines.local.engine import LocalEngine
 from ephemera.engines.local.files import FileLock, Files, Mapped
 from ephemera.engines.local.segments import Segments
 from tests.engines.local.stores import (
@@ -46,6 +48,7 @@ from tests.engines.local.stores import (
     run_python,
     segment_files,
     start_python,
+    wait_until,
     wait_until_forgotten,
 )
 
@@ -595,7 +598,54 @@ def test_a_forgotten_store_may_be_collected_in_the_middle_of_an_opening(
     monkeypatch.setattr(base_tier, "_identity", collect)
     with open_local(path) as again:
         assert again.get("key") == b"value"
-    assert is_free(path)
+    wait_until(lambda: is_free(path))
+
+
+def test_a_collection_leaves_a_lock_to_the_thread_that_closes_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one may have begun before all that was collected is finalized."""
+
+    class Closing(deque[LocalEngine]):
+        def append(self, collected: LocalEngine) -> None:
+            super().append(collected)
+            assert collected._attachment._opening.try_take()
+
+    monkeypatch.setattr(maintenance, "forgotten", forgotten := Closing())
+    monkeypatch.setattr(maintenance, "close_forgotten", lambda seconds=0.0: None)
+    store = open_local(path)
+    del store
+    gc.collect()
+    (collected,) = forgotten
+    other = FileLock(path / "locks" / "open")
+    assert not other.try_take()
+    collected.close()
+    assert other.try_take()
+    other.close()
+
+
+def test_an_opening_waits_for_the_thread_that_closes_a_forgotten_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_closing, is_opening = threading.Event(), threading.Event()
+    let_go, close_forgotten = LocalEngine._let_go, maintenance.close_forgotten
+
+    def let_go_slowly(collected: LocalEngine) -> None:
+        is_closing.set()
+        assert is_opening.wait(PATIENCE_S)
+        let_go(collected)
+
+    def close_them(seconds: float = 0.0) -> None:
+        if threading.current_thread() is threading.main_thread():
+            is_opening.set()
+        close_forgotten(seconds)
+
+    store = open_local(path)
+    monkeypatch.setattr(LocalEngine, "_let_go", let_go_slowly)
+    del store
+    wait_until(lambda: gc.collect() >= 0 and is_closing.is_set())
+    monkeypatch.setattr(maintenance, "close_forgotten", close_them)
+    open_local(path, exclusive=True).close()
 
 
 def test_the_last_one_out_leaves_nothing_but_the_base_tier(path: Path) -> None:

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ephemera import Store, StoreFailed, StoreFull
+from ephemera import Store, StoreClosed, StoreFailed, StoreFull
+from ephemera.core import forks
+from ephemera.engines.local._lock_file import LockFile
 from ephemera.engines.local.files import FileLock, Files, Mapped
 from tests.engines.local.stores import (
     SEGMENT_BYTES,
@@ -454,6 +456,46 @@ def test_a_file_lock_excludes_shares_and_names_its_owner(tmp_path: Path) -> None
     two.close()
     assert in_a_thread(lambda: one.take(0)) == []
     one.close()
+
+
+def test_a_lock_file_that_another_thread_closes_keeps_its_number_until_its_use_ends(
+    tmp_path: Path,
+) -> None:
+    """Else what is written to it would go to whatever file was opened meanwhile."""
+    lock = FileLock(tmp_path / "lock")
+    other = tmp_path / "other"
+
+    def close_and_write(fd: int, data: bytes) -> None:
+        lock.close()
+        with other.open("wb") as file:
+            assert file.fileno() != fd
+            os.write(fd, data)
+
+    lock.file.use(close_and_write, b"42")
+    assert (tmp_path / "lock").read_bytes() == b"42"
+    assert other.read_bytes() == b""
+    assert lock.file.fd == -1
+    for use in (lambda: lock.write_owner(7), lock.read_owner, lock.try_take):
+        with pytest.raises(StoreClosed):
+            use()
+    lock.file.unlock()
+
+
+def test_a_lock_file_that_was_opened_during_a_fork_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child may have a copy of the first that nobody knows of."""
+    fds: list[int] = []
+
+    def open_in_a_fork() -> int:
+        fds.append(os.open(tmp_path, os.O_RDONLY))
+        monkeypatch.setattr(forks, "seen", forks.seen + (len(fds) < 3))
+        return fds[-1]
+
+    file = LockFile(open_in_a_fork)
+    assert len(fds) == 3  # a fork began during the first, and ended during the second
+    assert file.is_open
+    file.close()
 
 
 @pytest.mark.parametrize("start", [0, 5_000])

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from ephemera.core._block import block
 from ephemera.core.errors import StoreLocked
 from ephemera.engines.local._control import LOCKS
+from ephemera.engines.local._lock_file import LockFile
 from ephemera.engines.local.files import FileLock
 from ephemera.engines.local.layout import Layout
 
@@ -37,7 +38,7 @@ class Attachment:
     @property
     def lock_fds(self) -> dict[str, int]:
         """A descriptor for each lock of the control page, for systems without robust mutexes."""
-        return {name: lock.fd for name, lock in self._of_control.items()}
+        return {name: lock.file.fd for name, lock in self._of_control.items()}
 
     def leave_open(self, names: list[str]) -> None:
         """Never close the files of these locks of the control page: a thread of this process is inside."""
@@ -85,25 +86,28 @@ class Attachment:
 
     @property
     def is_held(self) -> bool:
-        return self._attached.fd >= 0
+        return self._attached.file.is_open
 
     def stay_shared(self) -> None:
         """What parent and child of a fork hold together is a shared lock, whatever one did with it."""
         if not self._is_exclusive:
             self._attached.take(self.lock_timeout, is_shared=True)
 
-    def abandon(self) -> None:
-        """In the child of a fork: leave to the parent what it locks, and stay attached.
+    @property
+    def inherited(self) -> list[LockFile]:
+        """What the child of a fork keeps open, to stay attached until it attaches by itself.
 
-        A lock on a file lasts until every descriptor is closed. Were those of the parent open here, it
-        could die and keep its locks.
+        Nothing of an exclusive owner, who is the parent alone.
         """
-        for lock in (self._opening, self.maintenance, *self._of_control.values()):
-            lock.close()
+        return [] if self._is_exclusive else [self._attached.file]
 
     def close(self) -> None:
-        self._attached.close()
-        self.abandon()
+        if self._is_exclusive:
+            # A child of a fork has a copy until it comes to close that. Else it may be attached by it.
+            self._attached.file.unlock()
+        locks = self._attached, self._opening, self.maintenance, *self._of_control.values()
+        for lock in locks:
+            lock.close()
 
     def announce(self, url: str) -> None:
         """Leave the URL where this exclusive owner serves the store for those who are refused."""

@@ -30,6 +30,7 @@ from ephemera.core.errors import (
     ReadOnly,
     StoreBusy,
     StoreFull,
+    StoreLocked,
 )
 from ephemera.core.expiry import is_dead
 from ephemera.core.hurry import is_hurried
@@ -45,6 +46,7 @@ from ephemera.core.options import Options
 from ephemera.engines.local import families as family_table
 from ephemera.engines.local import maintenance
 from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Control
+from ephemera.engines.local._lock_file import close_inherited
 from ephemera.engines.local._scan import Scan
 from ephemera.engines.local._segment import Segment
 from ephemera.engines.local._stack import FamilyRef
@@ -115,7 +117,8 @@ class LocalEngine:
     waits = Waits.FOR_TURNS
 
     def __init__(self, path: str, options: Options, files: Files | None = None) -> None:
-        maintenance.close_forgotten()
+        # They may be of this very path, and keep it: one that a thread is closing now is awaited.
+        maintenance.close_forgotten(CLOSE_PATIENCE)
         self._options = options
         self._files = files or Files()
         self._layout = Layout(path)
@@ -137,6 +140,7 @@ class LocalEngine:
         # Whoever opened the store has a moment to say what it listens to.
         self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
         self._is_closed = True  # until it is open
+        self._is_collected = False
         self._attachment = self._new_attachment()
         # What fails leaves nothing open, at once and not when it is collected: whoever handles it may
         # open the store again.
@@ -788,22 +792,26 @@ class LocalEngine:
         self._segments.wake_before_ms = ASLEEP_MS
         self._base.abandon()
         self._segments.fork(self._attach_child)
-        self._attachment.abandon()
         self._control.detach()
-        if self._is_closed:  # or about to be: another thread of the parent sees to that
-            self._attachment.close()
 
     def _attach_child(self) -> None:
-        former, self._attachment = self._attachment, self._new_attachment()
+        former = self._attachment
+        if not former.is_held:
+            raise StoreLocked(
+                f"{self._layout.root} was opened by the parent of this process with exclusive=True, and is"
+                " the parent's alone: open it after the fork"
+            )
         former.stay_shared()
+        attachment = self._new_attachment()
         try:
-            with self._attachment.attaching(ExitStack()):
+            with attachment.attaching(ExitStack()):
                 require_same_namespaces(self._control.memory, self._layout.root)
-                self._control.reattach(self._attachment.lock_fds)
+                self._control.reattach(attachment.lock_fds)
         except BaseException:
-            self._attachment.close()
-            self._attachment = former
+            attachment.close()
             raise
+        # Not before: should another thread fork meanwhile, its child is attached by the former one.
+        self._attachment = attachment
         former.close()
         self._base.wake()
         self._segments.on_first_use = None
@@ -838,9 +846,10 @@ class LocalEngine:
             self._segments.close()
             self._expiry.close()
             self._attachment.close()
-        elif not self._attachment.is_held:
-            # Collected with the locks it held: others may have taken the store over since.
+        elif self._is_collected:
+            # The base tier may be closed: its file was collected too.
             self._let_go()
+            self._attachment.close()
         else:
             with self._attachment.detaching() as is_last:
                 try:
@@ -879,6 +888,7 @@ class LocalEngine:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):  # none yet: an option was refused
+            self._is_collected = True
             maintenance.forgotten.append(self)
             _kick(tuple(self._threads))  # one of them closes it, and some sleep for long
 
@@ -898,6 +908,9 @@ def _close_all() -> None:
 
 def _after_fork_in_child() -> None:
     maintenance.after_fork_in_child()
+    # Of a store that a thread of the parent was opening or closing, nothing.
+    open_engines = [engine for engine in _open_engines if not engine._is_closed]
+    close_inherited([file for one in open_engines for file in one._attachment.inherited])
     for engine in [*_open_engines, *maintenance.forgotten]:
         engine._after_fork_in_child()
 

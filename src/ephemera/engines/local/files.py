@@ -15,6 +15,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -26,12 +27,12 @@ from ephemera.core.errors import (
     InvalidArgument,
     ResourcesExhausted,
     StoreBusy,
-    StoreClosed,
     StoreFailed,
     StoreFull,
 )
 from ephemera.core.hurry import is_hurried
 from ephemera.core.options import MODE_DEFAULT
+from ephemera.engines.local._lock_file import LockFile
 from ephemera.engines.local._mapping import Mapping
 
 TEMPORARY_SUFFIX = ".new"
@@ -204,23 +205,17 @@ class FileLock:
     Every wait is bounded, since a holder may be stopped instead.
     """
 
-    fd = -1
-
     def __init__(self, path: Path, mode: int = MODE_DEFAULT) -> None:
         self.path = path
         with system_errors(path):
             try:
-                self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                self.file = LockFile(partial(os.open, path, os.O_RDWR | os.O_CLOEXEC))
             except FileNotFoundError:
-                self.fd = create_file(path, os.O_RDWR, mode)
+                self.file = LockFile(partial(create_file, path, os.O_RDWR, mode))
 
     def try_take(self, *, is_shared: bool = False) -> bool:
-        kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
-        try:
-            self._lock(kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        """Acquire the lock if it is free. Raises StoreClosed when another thread has closed the store."""
+        return self.file.try_lock(is_shared=is_shared)
 
     def take(self, timeout: float = inf, *, is_shared: bool = False) -> None:
         """Acquire the lock. Raises StoreBusy, with the holder's pid, after `timeout` seconds."""
@@ -259,43 +254,23 @@ class FileLock:
         try:
             yield
         finally:
-            # Also where a child of a fork has the same descriptor. Compiled: as a function of Python
-            # begins, an interrupt may keep it from doing anything.
-            try:
-                fcntl.flock(self.fd, fcntl.LOCK_UN)
-            except (OSError, ValueError):
-                if self.fd >= 0:  # else another thread has closed the store, and the lock with it
-                    raise
-
-    def _lock(self, kind: int) -> None:
-        try:
-            fcntl.flock(self.fd, kind)
-        except (OSError, ValueError) as error:
-            if self.fd >= 0:
-                raise
-            # Another thread has closed the store.
-            raise StoreClosed("the store was closed") from error
+            # Not by closing it: a child of a fork may have the same descriptor. Compiled: as a function of
+            # Python begins, an interrupt may keep it from doing anything.
+            self.file.unlock()
 
     def close(self) -> None:
-        # An interrupt may come after any call: what is closed must not be closed again.
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        # An interrupt may have kept it from being closed.
-        self.close()
+        self.file.close()
 
     def write_owner(self, pid: int | None, served_at: str = "") -> None:
         """Leave the holder's pid, and where it serves, for those who are refused."""
         with system_errors(self.path):
-            os.ftruncate(self.fd, 0)
+            self.file.use(os.ftruncate, 0)
             if pid is not None:
-                os.pwrite(self.fd, f"{pid} {served_at}".rstrip().encode(), 0)
+                self.file.use(os.pwrite, f"{pid} {served_at}".rstrip().encode(), 0)
 
     def read_owner(self) -> tuple[str, str]:
         """Return the holder's pid, and the URL where it serves; empty strings where that is not known."""
-        told = os.pread(self.fd, OWNER_BYTES_MAX, 0).decode(errors="replace")
+        told = self.file.use(os.pread, OWNER_BYTES_MAX, 0).decode(errors="replace")
         pid, _, served_at = told.partition(" ")
         return pid, served_at
 

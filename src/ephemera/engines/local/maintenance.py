@@ -46,7 +46,7 @@ def close_forgotten(seconds: float = 0.0) -> None:
     Closing joins a store's threads, which come here too: of two threads that closed each other's
     stores, each would wait for the other to end.
     """
-    if not forgotten:
+    if not (forgotten or _closing.locked()):
         return
     hold = Hold(_closing, seconds)
     try:
