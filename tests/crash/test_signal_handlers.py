@@ -19,9 +19,12 @@ import pytest
 
 import ephemera
 from ephemera import Store
-from ephemera.engines.local import maintenance
+from ephemera.core._block import BoundedLock
+from ephemera.engines.local import base_tier, maintenance
+from ephemera.engines.local.engine import LocalEngine
 from tests.crash.moments import Moments
 from tests.crash.processes import TINY_SEGMENT_BYTES
+from tests.engines.local.stores import engine_of
 
 STUCK_SECONDS = 40
 
@@ -146,6 +149,103 @@ def test_a_signal_handler_may_read_while_another_generation_is_opened(path: Path
 
 def assert_reads(store: Store) -> None:
     assert store.get(b"7") == b"x"
+
+
+LOCKS: dict[str, Callable[[LocalEngine], BoundedLock]] = {
+    "refreshing": lambda engine: engine._segments.refreshing,
+    "making": lambda engine: engine._segments.making,
+    "renewing": lambda engine: engine._base._renewing,
+    "picking": lambda engine: engine._expiry.picking,
+    "opening": lambda engine: base_tier._opening,
+}
+
+
+@pytest.fixture
+def background(path: Path) -> Iterator[Store]:
+    with ephemera.open(path, segment_bytes=TINY_SEGMENT_BYTES, lock_timeout=0.5) as store:
+        store.put(b"7", b"x")
+        yield store
+
+
+def handle_while_a_worker_waits(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    lock: BoundedLock,
+    handle: Callable[[Store], None],
+) -> None:
+    """Call a handler in a thread that has a lock, for which the background waits in the middle of its work."""
+    is_tending, may_go_on = threading.Event(), threading.Event()
+    freeze_aged = LocalEngine._freeze_aged
+
+    def tend(engine: LocalEngine) -> None:
+        is_tending.set()
+        assert may_go_on.wait(STUCK_SECONDS)
+        with lock:
+            freeze_aged(engine)
+
+    monkeypatch.setattr(LocalEngine, "_freeze_aged", tend)
+    assert is_tending.wait(STUCK_SECONDS)
+    with lock:
+        may_go_on.set()
+        handle(store)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_signal_handler_may_close_the_store_while_a_worker_waits_for_its_thread(
+    background: Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    lock = LOCKS[name](engine_of(background))
+    handle_while_a_worker_waits(background, monkeypatch, lock, Store.close)
+    monkeypatch.undo()
+    with ephemera.open(background._url, exclusive=True) as again:
+        assert again.get(b"7") == b"x"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_signal_handler_may_checkpoint_while_a_worker_waits_for_its_thread(
+    background: Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It may be refused, but not for ever."""
+
+    def checkpoint(store: Store) -> None:
+        with suppress(ephemera.StoreBusy):
+            store.checkpoint()
+
+    lock = LOCKS[name](engine_of(background))
+    handle_while_a_worker_waits(background, monkeypatch, lock, checkpoint)
+    monkeypatch.undo()
+    background.checkpoint()
+    assert background.get(b"7") == b"x"
+
+
+def test_a_signal_handler_may_close_a_store_that_its_thread_compacts(
+    background: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_tending = threading.Event()
+    is_elsewhere = LocalEngine._is_maintained_elsewhere
+
+    def tend(engine: LocalEngine) -> bool:
+        is_tending.set()
+        return is_elsewhere(engine)
+
+    with engine_of(background)._tending:
+        monkeypatch.setattr(LocalEngine, "_is_maintained_elsewhere", tend)
+        assert is_tending.wait(STUCK_SECONDS)
+        background.close()
+    assert own_threads() == []
+
+
+def test_closing_does_not_wait_for_ever_for_a_callback(
+    background: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler may close the store while a callback waits for the thread that it runs in."""
+    is_called, may_end = threading.Event(), threading.Event()
+    background.on_expire(lambda expired: (is_called.set(), may_end.wait(STUCK_SECONDS)))
+    background.put(b"brief", b"1", ttl=0.001)
+    assert is_called.wait(STUCK_SECONDS)
+    background.close()
+    assert "ephemera-announce" in caplog.text
+    may_end.set()
 
 
 def own_threads() -> list[threading.Thread]:

@@ -6,9 +6,17 @@ something was taken and just before the `try` that would give it back. Compiled 
 such moments: what is entered and left here is entered and left as one step.
 """
 import functools
-from threading import Lock
+from threading import Lock, RLock
+
+from ephemera.core.errors import StoreBusy
 
 cimport cython
+
+cdef enum:
+    WAIT_SLICE_MS = 20
+
+THREAD_PATIENCE = 1.0
+"""For so many seconds threads of one process wait for each other at least, whatever `lock_timeout` is: reads do too."""
 
 
 cdef class _Block:
@@ -84,6 +92,50 @@ cdef class Hold:
     def __dealloc__(self):
         if self.is_held:
             self.lock.release()
+
+
+cdef class BoundedLock:
+    """A reentrant lock among the threads of a process, for `with`: every wait for it ends after `patience` seconds.
+
+    A signal handler that waits for another thread may have interrupted the one that this other thread
+    waits for. Then this one gives up, and the handler goes on.
+    """
+    cdef object lock
+    cdef str name
+    cdef double patience
+
+    def __init__(self, str name, double lock_timeout):
+        self.lock = RLock()
+        self.name = name
+        self.patience = max(lock_timeout, THREAD_PATIENCE)
+
+    def __enter__(self):
+        """Raises StoreBusy when that took too long."""
+        cdef double waited = 0
+        while not self.lock.acquire(timeout=WAIT_SLICE_MS / 1000.0):
+            waited += WAIT_SLICE_MS / 1000.0
+            if waited >= self.patience:
+                raise StoreBusy(
+                    f"another thread of this process holds the {self.name} lock, and did not release it"
+                    f" within {self.patience:g} s (lock_timeout)"
+                )
+
+    def __exit__(self, kind, error, trace):
+        self.lock.release()
+
+    def acquire(self, double timeout=-1) -> bool:
+        return self.lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def limit_waits(self, double seconds) -> None:
+        """Let no wait last longer, also of those that are under way."""
+        self.patience = min(self.patience, seconds)
+
+    def fork(self) -> None:
+        """In the child of a fork: whoever holds it is a thread of the parent."""
+        self.lock = RLock()
 
 
 cdef class Bell:

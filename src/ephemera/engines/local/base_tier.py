@@ -17,7 +17,6 @@ import os
 import re
 import struct
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +29,7 @@ import lmdb
 from lmdb.verify import VerifyError, verify
 
 from ephemera.core import forks
-from ephemera.core._block import Hold, block
+from ephemera.core._block import BoundedLock, Hold, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.options import MODE_DEFAULT, MODE_MAX
 from ephemera.core.row import NEVER_MS
@@ -65,6 +64,8 @@ from ephemera.engines.local.files import (
 from ephemera.engines.local.layout import Layout
 
 READERS_MAX = 1024
+OPENING_PATIENCE = 10.0
+"""How many seconds a thread waits for another one of this process that opens or closes a file."""
 LOCK_FILE_BYTES = 128 * 1024
 """More than LMDB's lock file takes for so many readers."""
 TAIL_BYTES = 256 * 1024
@@ -140,7 +141,7 @@ class BaseTier:
         self._lock_timeout = lock_timeout
         # Also former generations, for as long as somebody reads them.
         self._files_open: list[weakref.ref[BaseFile]] = []
-        self._renewing = threading.RLock()
+        self._renewing = BoundedLock("generation", lock_timeout)
         self.on_pin: Callable[[], None] = lambda: None
         """Called when reads of keys pin a state, which they keep until `release` or the next epoch."""
         try:
@@ -280,7 +281,7 @@ class BaseTier:
 
     def abandon(self) -> None:
         """In the child of a fork: the files are the parent's."""
-        self._renewing = threading.RLock()
+        self._renewing.fork()
         self.reader.renew()
         self._files_open = []
 
@@ -792,7 +793,7 @@ class _Environment(NamedTuple):
 
 _environments: dict[tuple[int, int], _Environment] = {}
 _being_opened: set[tuple[int, int]] = set()
-_opening = threading.RLock()
+_opening = BoundedLock("environment", OPENING_PATIENCE)
 _released: deque[_User] = deque()
 """Users that are gone. Their end may come anywhere, with `_opening` taken too: others close what they used."""
 
@@ -938,8 +939,14 @@ def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
 
 def _close_environment(user: _User) -> None:
     """Let go of the file, if it is open; the last user closes it."""
-    with _opening:
-        _let_go(user)
+    hold = Hold(_opening, OPENING_PATIENCE)
+    try:
+        if hold.is_held:
+            _let_go(user)
+        else:
+            _released.append(user)
+    finally:
+        hold.leave()
 
 
 def _let_go(user: _User) -> None:
@@ -961,8 +968,7 @@ def _let_go(user: _User) -> None:
 
 
 def _abandon_environments() -> None:
-    global _opening
-    _opening = threading.RLock()
+    _opening.fork()
     for known in list(_environments.values()):
         keep_for_ever(known.env)
     _environments.clear()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ephemera.core._access import CompiledAccess
-from ephemera.core._block import block
+from ephemera.core._block import BoundedLock, Hold, block
 from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
@@ -135,7 +135,7 @@ class LocalEngine:
         self._has_pinned = False
         self._warned_of = 0
         # Held by whoever checkpoints, sweeps or compacts in this process.
-        self._tending = threading.RLock()
+        self._tending = BoundedLock("maintenance", options.lock_timeout)
         self._gathers_until_ns = 0
         # Whoever opened the store has a moment to say what it listens to.
         self._sweeps_from_ns = elapsed_ns() + SWEEP_GRACE_MS * 1_000_000
@@ -551,6 +551,14 @@ class LocalEngine:
         self._segments.refresh()
         if self._is_maintained_elsewhere():
             return maintenance.RETRY_SECONDS
+        # Not awaited: a thread that checkpoints or compacts may take long, or may be waiting for this one to end.
+        hold = Hold(self._tending, 0)
+        try:
+            return self._maintain() if hold.is_held else maintenance.TEND_SECONDS
+        finally:
+            hold.leave()
+
+    def _maintain(self) -> float:
         lock = self._attachment.maintenance
         with lock.returned():
             # Held for one step only: a process that is stopped between two of them keeps nobody from the work.
@@ -559,12 +567,11 @@ class LocalEngine:
             self._base.file.clear_dead_readers()
             self._warn_of_old_reader()
             try:
-                with self._tending:
-                    self._freeze_aged()
-                    if self._is_worth_applying():
-                        self._apply_waiting()
-                    self._sweep()
-                    self._clear_given_up()
+                self._freeze_aged()
+                if self._is_worth_applying():
+                    self._apply_waiting()
+                self._sweep()
+                self._clear_given_up()
             except StoreFull:
                 self._segments.give_up_spare()
                 raise
@@ -787,7 +794,7 @@ class LocalEngine:
         """Keep nothing that threads of the parent may have left half done: locks, queues, the base tier."""
         self._workers, self._announcer = [], None
         self._states, self._has_pinned = OpenStates(), False
-        self._tending = threading.RLock()
+        self._tending.fork()
         self._expiry.fork()
         self._segments.wake_before_ms = ASLEEP_MS
         self._base.abandon()
@@ -840,7 +847,7 @@ class LocalEngine:
         self._limit_waits(CLOSE_PATIENCE)
         # The announcer first: a callback under way may write, and so need a checkpoint.
         for worker in self._threads:
-            worker.stop()
+            worker.stop(self.patience + CLOSE_PATIENCE)
         if self._segments.on_first_use is not None:
             # The child of a fork that never used the store: all of it is the parent's.
             self._segments.close()
@@ -863,7 +870,16 @@ class LocalEngine:
             self._expiry.tell_picked(self.clock.now_ms())
 
     def _limit_waits(self, seconds: float) -> None:
-        """Let no wait for another process last longer, also of those that are under way."""
+        """Let no wait for another process or thread last longer, also of those that are under way."""
+        segments, base, expiry = self._segments, self._base, self._expiry
+        for lock in (
+            self._tending,
+            segments.refreshing,
+            segments.making,
+            base._renewing,
+            expiry.picking,
+        ):
+            lock.limit_waits(seconds)
         self._control.limit_waits(seconds)
         self._attachment.lock_timeout = min(self._attachment.lock_timeout, seconds)
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 import heapq
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from ephemera.core._block import block
+from ephemera.core._block import BoundedLock, block
 from ephemera.core.errors import CorruptStore, EphemeraError
 from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Expired
@@ -240,7 +239,7 @@ class Expiry:
         self._picked: list[Dead] = []  # to be told
         # Held while the dead are picked and, with manual maintenance, until that is committed; never while
         # callbacks run, nor in the background, where there are any, for a commit.
-        self.picking = threading.RLock()
+        self.picking = BoundedLock("expiry", segments.lock_timeout)
         self._announced_ms: int | None = None
         self._announces_from = 0  # the state of the base tier in which the first were picked
         self.told = 0
@@ -252,7 +251,7 @@ class Expiry:
 
     def fork(self) -> None:
         """In the child: what was picked is the parent's to tell."""
-        self.picking = threading.RLock()
+        self.picking.fork()
         self._picked = []
         self._upcoming.rewind()
         if not self._callbacks:

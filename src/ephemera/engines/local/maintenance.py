@@ -87,12 +87,17 @@ class Worker:
     def kick(self) -> None:
         self._bell.ring()
 
-    def stop(self) -> None:
-        """Return when the step under way has ended."""
+    def stop(self, timeout: float) -> None:
+        """Return when the step under way has ended, or after so many seconds.
+
+        All that a step waits for itself is bounded, but not what a callback does.
+        """
         self._is_stopped = True
         self._bell.ring()
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                _log.warning("%s has not ended within %g s", self._thread.name, timeout)
 
     def _run(self) -> None:
         while not self._is_stopped:

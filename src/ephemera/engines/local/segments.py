@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from ephemera.core._block import BoundedLock, Hold
 from ephemera.core.clock import Clock, elapsed_ns
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
 from ephemera.core.hurry import is_hurried
@@ -87,8 +88,8 @@ class Segments(SegmentStack):
         self._ready = 0
         self._spare: Mapped | None = None
         self._not_before_ns = 0
-        self.refreshing = threading.RLock()
-        self.making = threading.RLock()
+        self.refreshing = BoundedLock("refresh", lock_timeout)
+        self.making = BoundedLock("segment", lock_timeout)
         self.is_closed = False
         self.frees_later = False
         """Whether somebody calls `free` now and then, so that nobody else waits for it."""
@@ -447,8 +448,8 @@ class Segments(SegmentStack):
     def fork(self, on_first_use: Callable[[], None]) -> None:
         """In the child: nothing goes on before `on_first_use`, at the first use, has attached it."""
         self._made, self._spare = 0, None  # the parent's
-        self.refreshing = threading.RLock()
-        self.making = threading.RLock()
+        self.refreshing.fork()
+        self.making.fork()
         self.on_first_use = on_first_use
         # The threads that were to be told, and the one that never waits, are the parent's.
         self.on_frozen = self.on_earlier = _nothing
@@ -458,8 +459,11 @@ class Segments(SegmentStack):
 
     def close(self) -> None:
         """Use the segments no more; what was mapped goes with the last view of it."""
-        with self.making, self.refreshing:
-            self.is_closed = True
+        self.is_closed = True
+        # Those that are inside and may not have seen it are awaited, without a bound: nobody may make a segment
+        # when this has ended. They wait for nothing without one, and so end.
+        for lock in (self.making, self.refreshing):
+            Hold(lock, -1).leave()
         self.give_up_spare()
         self._kept = []
         self.free()
