@@ -13,7 +13,7 @@ import lmdb
 import pytest
 
 import ephemera
-from ephemera import CorruptStore, ManualClock, Store, StoreFull
+from ephemera import CorruptStore, ManualClock, Store, StoreClosed, StoreFull
 from ephemera.core.arguments import KEY_BYTES_MAX
 from ephemera.engines.local.base_tier import BaseFile
 from tests.engines.local.stores import (
@@ -479,3 +479,17 @@ def test_a_commit_that_looks_like_damage_once_is_no_problem(
     (problem,) = store.check().problems
     assert problem.endswith("page 8 is damaged")
     assert store.check().problems == ()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [BaseFile.oldest_reader, BaseFile.clear_dead_readers, BaseFile.unused_bytes, BaseFile.sizes],
+)
+def test_what_is_asked_of_a_file_that_another_thread_closed_says_so(
+    open_store: Callable[..., Store], use: Callable[[BaseFile], object]
+) -> None:
+    store = open_store()
+    file = engine_of(store)._base.file
+    store.close()
+    with pytest.raises(StoreClosed):
+        use(file)

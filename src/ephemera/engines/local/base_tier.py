@@ -522,7 +522,8 @@ class BaseFile(Closable):
 
     def unused_bytes(self) -> int:
         """The bytes of the file that no tree uses now: free, or kept for who reads an older state."""
-        return max(0, _used_bytes(self._env) - self.live()[0])
+        with lmdb_errors(self.path):
+            return max(0, _used_bytes(self._env) - self.live()[0])
 
     def sizes(self) -> dict[str, int]:
         with self.reading() as txn:
@@ -589,8 +590,9 @@ class BaseFile(Closable):
 
     def oldest_reader(self) -> OldState | None:
         """Who reads the oldest state; None where all read the newest one."""
-        newest = self._env.info()["last_txnid"]
-        states = [(int(state), int(pid)) for pid, state in _READER.findall(self._env.readers())]
+        with lmdb_errors(self.path):
+            newest, readers = self._env.info()["last_txnid"], self._env.readers()
+        states = [(int(state), int(pid)) for pid, state in _READER.findall(readers)]
         if not states or min(states)[0] >= newest:
             return None
         state, pid = min(states)
@@ -598,7 +600,8 @@ class BaseFile(Closable):
 
     def clear_dead_readers(self) -> None:
         """Free what processes that died while reading had pinned."""
-        self._env.reader_check()
+        with lmdb_errors(self.path):
+            self._env.reader_check()
 
     def close(self) -> None:
         self.is_closed = True
