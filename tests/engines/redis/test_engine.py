@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socketserver
 import subprocess
 import threading
 from collections.abc import Callable
@@ -563,6 +564,7 @@ def test_a_password_is_needed_and_never_shown(tmp_path: Path, opener: Opener) ->
             with pytest.raises(InvalidArgument, match=str(process.port)) as raised:
                 opener(url)
             assert "wrong" not in str(raised.value)
+            assert "?password_file=PATH or ?password_env=NAME" in str(raised.value)
         store = opener(f"redis://:secret@127.0.0.1:{process.port}")
         store.put("key", "1")
         assert store.get("key") == b"1"
@@ -646,8 +648,36 @@ def test_nobody_there_is_told_within_the_time_given(opener: Opener) -> None:
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 def test_a_closed_port_is_told_in_about_a_second(opener: Opener, scheme: str) -> None:
     began_ns = elapsed_ns()
-    with pytest.raises(EngineUnavailable, match="Is a server running there"):
-        opener(f"{scheme}://127.0.0.1:{free_port()}")
+    port = free_port()
+    with pytest.raises(EngineUnavailable) as raised:
+        opener(f"{scheme}://127.0.0.1:{port}")
+    assert str(raised.value) == (
+        f"127.0.0.1:{port} did not answer within 1 s (Connection refused)."
+        " Is a server running there?"
+    )
+    assert elapsed_ns() - began_ns < 5e9  # retry_for is 15 s
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"], ids=str)
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_a_port_of_another_protocol_is_told_in_about_a_second(
+    opener: Opener, scheme: str, answer: bytes
+) -> None:
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+            self.request.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as web:
+        thread = threading.Thread(target=web.serve_forever, args=(0.01,))
+        thread.start()
+        began_ns = elapsed_ns()
+        try:
+            with pytest.raises(EngineUnavailable, match="does not answer as a Redis server does"):
+                opener(f"{scheme}://127.0.0.1:{web.server_address[1]}")
+        finally:
+            web.shutdown()
+            thread.join()
     assert elapsed_ns() - began_ns < 5e9  # retry_for is 15 s
 
 

@@ -18,6 +18,7 @@ from redis.exceptions import (
     BusyLoadingError,
     RedisError,
     ResponseError,
+    TimeoutError,
 )
 from redis.retry import Retry
 
@@ -33,6 +34,11 @@ UNNAMED: dict[str, None] = (
 )
 """No name and version of the library to each new connection: looking them up takes longer than connecting."""
 
+PASSWORD_HINT = (
+    ". Give its password in a file or the environment, ?password_file=PATH or ?password_env=NAME,"
+    " or in the URL: redis://USER:PASSWORD@HOST"
+)
+
 Command = tuple[bytes, ...]
 Reply = Any  # Any: bytes, a number, None, a list of these, or an exception in their place
 
@@ -43,6 +49,10 @@ class Unreached(Exception):
 
 class Lost(Exception):
     """In place of a reply: it was sent, and no answer came. It may have happened."""
+
+
+class Unlike(Lost):
+    """The same, where bytes came that no Redis server sends, or the other end hung up."""
 
 
 def pack(commands: Sequence[Command]) -> bytes:
@@ -61,7 +71,9 @@ def pack(commands: Sequence[Command]) -> bytes:
 class Exchange:
     """Commands on their way over one connection, until their replies are read."""
 
-    def __init__(self, pool: ConnectionPool, commands: Sequence[Command], place: str) -> None:
+    def __init__(
+        self, pool: ConnectionPool, commands: Sequence[Command], place: str, prefix: str
+    ) -> None:
         self._pool = pool
         self._place = place
         self._count = len(commands)
@@ -71,14 +83,14 @@ class Exchange:
         except (AuthenticationError, ResponseError) as error:  # such as for a database too many
             raise self._refused(error) from None
         except (RedisError, OSError) as error:
-            raise Unreached(f"{place}: {error}") from None
+            raise Unreached(f"{prefix}{_reason(error)}") from None
         try:
             # Not asked after its health: a connection that was closed is noticed when it is taken.
             self._connection.send_packed_command(  # type: ignore[no-untyped-call]  # redis-py's own
                 [pack(commands)], check_health=False
             )
         except (RedisError, OSError) as error:
-            self._lost = Lost(f"{place}: {error}")
+            self._lost = Lost(f"{prefix}{_reason(error)}")
         except BaseException:
             pool.release(self._connection)
             raise
@@ -93,11 +105,13 @@ class Exchange:
                 except (ResponseError, BusyLoadingError) as error:
                     found.append(error)
                     if isinstance(error, BusyLoadingError):  # redis-py has hung up
-                        self._lost = Lost(str(error))
+                        self._lost = Lost(_reason(error))
                 except AuthenticationError as error:
                     raise self._refused(error) from None
+                except TimeoutError as error:
+                    self._lost = Lost(_reason(error))
                 except (RedisError, OSError) as error:
-                    self._lost = Lost(str(error))
+                    self._lost = Unlike(_reason(error))
         except BaseException:
             # The rest of the replies is on its way.
             self._connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py's own
@@ -112,7 +126,9 @@ class Exchange:
         return self._lost is not None
 
     def _refused(self, error: RedisError) -> InvalidArgument:
-        return InvalidArgument(f"the server at {self._place} refused the connection: {error}")
+        hint = PASSWORD_HINT if isinstance(error, AuthenticationError) else ""
+        said = str(error).rstrip(".")
+        return InvalidArgument(f"the server at {self._place} refused the connection: {said}{hint}")
 
     def abandon(self) -> None:
         """Want no replies any more: what comes of the commands, nobody will know."""
@@ -126,11 +142,13 @@ class Node:
     def __init__(self, settings: Settings, address: Address | None) -> None:
         self.place = settings.place if address is None else str(address)
         self.address = address
-        self._pool = ConnectionPool(**_connection_settings(settings, address))
+        # A message of the router begins with the place of the store: in a cluster, it is not this one.
+        self._prefix = "" if self.place == settings.place else f"{self.place}: "
+        self._pool = ConnectionPool(**connection_settings(settings, address))
 
     def send(self, commands: Sequence[Command]) -> Exchange:
         """Send commands. Raises Unreached when there is no connection to be had."""
-        return Exchange(self._pool, commands, self.place)
+        return Exchange(self._pool, commands, self.place, self._prefix)
 
     def ask(self, command: Command) -> Reply:
         """The reply to one command, which may be an error. Raises Unreached and Lost."""
@@ -147,11 +165,20 @@ class Node:
         self._pool.disconnect()
 
 
-def _connection_settings(
+def _reason(error: Exception) -> str:
+    """What went wrong, without the address, which redis-py repeats around what the system said."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(error).rstrip(".")
+
+
+def connection_settings(
     settings: Settings, address: Address | None
 ) -> dict[str, Any]:  # Any: of many types
+    """What redis-py is told about a connection to one server."""
     chosen: dict[str, Any] = {
-        "db": settings.database,
+        "db": settings.database or 0,
         "username": settings.username,
         "password": settings.password,
         "socket_timeout": settings.timeout_s,

@@ -37,7 +37,15 @@ from ephemera.core.errors import (
     TransactionConflict,
     UnsupportedOperation,
 )
-from ephemera.engines.redis.nodes import Command, Exchange, Lost, Node, Reply, Unreached
+from ephemera.engines.redis.nodes import (
+    Command,
+    Exchange,
+    Lost,
+    Node,
+    Reply,
+    Unlike,
+    Unreached,
+)
 from ephemera.engines.redis.settings import Address, Settings
 from ephemera.engines.redis.swap import Swap, in_full, swap_command
 
@@ -63,6 +71,9 @@ NOT_DONE = (
     TryAgainError,
     Unreached,
 )
+UNREACHED = (Unreached, Unlike)
+"""What tells, before the first answer, that no server may be there."""
+UNLIKE = "does not answer as a Redis server does"
 # Codes that redis-py has no class for, alone or as an older Redis quotes them from inside a script.
 NOT_DONE_CODES = re.compile(
     r"(?:^|: -)(?:NOREPLICAS|MISCONF|BUSY|READONLY|CLUSTERDOWN|LOADING|MASTERDOWN)\b"
@@ -156,12 +167,15 @@ class Cluster:
         self._nodes: dict[Address, Node] = {}
         self._owners: list[Address | None] = [None] * SLOTS
         self._answered: tuple[Address, ...] = ()
+        self._trouble = "no server was asked"
 
     def node_of(self, key: bytes) -> Node:
         owner = self._owners[key_slot(key)]
-        if owner is None:
-            raise Unreached(f"no server of {self._settings.place} has the slot {key_slot(key)}")
-        return self._node(owner)
+        if owner is not None:
+            return self._node(owner)
+        if self._answered:
+            raise Unreached(f"no server has the slot {key_slot(key)}")
+        raise Unreached(self._trouble)
 
     def nodes(self) -> list[Node]:
         owners = set(self._owners)
@@ -191,7 +205,8 @@ class Cluster:
                 return
             try:
                 reply = self._node(address).ask((b"CLUSTER", b"SLOTS"))
-            except (Unreached, Lost):
+            except (Unreached, Lost) as error:
+                self._trouble = f"{UNLIKE}: {error}" if isinstance(error, Unlike) else str(error)
                 continue
             if isinstance(reply, ResponseError):
                 if "cluster support disabled" in str(reply) or "unknown command" in str(reply):
@@ -299,9 +314,21 @@ class Router:
 
     def patience_s(self, failures: Sequence[Exception]) -> float:
         """How long to go on after these: not long where no server was ever reached, as at a wrong address."""
-        if self._has_answered or not all(isinstance(each, Unreached) for each in failures):
+        if self._has_answered or not all(isinstance(each, UNREACHED) for each in failures):
             return self.retry_for_s
         return min(FIRST_ANSWER_S, self.retry_for_s)
+
+    def unavailable(self, failure: Exception, patience_s: float) -> str:
+        """What the caller is told after trying for so long."""
+        if isinstance(failure, Unlike) and not self._has_answered:
+            return (
+                f"{self.place} {UNLIKE} ({failure})."
+                " Is it the right port, and does the server want TLS (rediss://)?"
+            )
+        return (
+            f"{self.place} did not answer within {patience_s:g} s ({failure})."
+            " Is a server running there?"
+        )
 
     @property
     def retry_for_s(self) -> float:
@@ -448,10 +475,7 @@ class Patience:
         router.retries += 1
         patience_s = router.patience_s(failures)
         if elapsed_ns() >= self._began_ns + int(patience_s * 1e9):
-            raise EngineUnavailable(
-                f"{router.place} did not answer within {patience_s:g} s: {failures[0]}."
-                " Is a server running there?"
-            )
+            raise EngineUnavailable(router.unavailable(failures[0], patience_s))
         if all(_is_settled(failure) for failure in failures):
             return
         router.topology.look_again(self._until_ns)

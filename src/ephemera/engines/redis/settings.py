@@ -35,14 +35,15 @@ class Settings:
     """A store on Redis: where it is, how its keys look, and how long anything may take.
 
     `timeout_s` is for one answer, `retry_for_s` for all attempts at an operation together; the last
-    attempt may begin just before that is over.
+    attempt may begin just before that is over. `database` is None where the URL names none: a store is
+    in the first, and an import reads all of them.
     """
 
     addresses: tuple[Address, ...] = ()
     socket: str | None = None
     is_cluster: bool = False
     is_tls: bool = False
-    database: int = 0
+    database: int | None = None
     username: str | None = None
     password: str | None = None
     prefix: bytes = b"ephemera"
@@ -105,10 +106,10 @@ def _read_place(place: str) -> Address:
     return Address(found[1].strip("[]"), port)
 
 
-def _read_path(path: str, *, is_cluster: bool) -> int:
+def _read_path(path: str, *, is_cluster: bool) -> int | None:
     name = path.strip("/")
     if not name:
-        return 0
+        return None
     if is_cluster:
         raise InvalidArgument(f"a cluster has no databases to choose from: {path!r}")
     return _whole_number("the database", name, most=2**31 - 1)
