@@ -34,6 +34,7 @@ MISSPELT_MEMORY = re.compile(r":?memory:?/?", re.IGNORECASE)
 ALLOWED_URLS = "a path, memory://, s3://, gs://, az://, file://, redis://, rediss://, unix:// or redis+cluster://"
 SLATEDB_SCHEMES = ("s3", "gs", "az", "file")
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
+STORE_SCHEMES = ("memory", *SLATEDB_SCHEMES, *REDIS_SCHEMES)
 
 
 def open(url: str | os.PathLike[str], **options: Any) -> Store:  # Any: Options checks each of them

@@ -11,7 +11,6 @@ from ephemera import InvalidArgument
 from ephemera.core.passwords import (
     password_from_environment,
     password_from_file,
-    take_password,
     without_password,
 )
 
@@ -44,16 +43,6 @@ def test_a_variable_without_a_password_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("CACHE_PASSWORD")
     with pytest.raises(InvalidArgument, match="CACHE_PASSWORD"):
         password_from_environment("CACHE_PASSWORD")
-
-
-def test_a_url_says_where_its_password_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "secret").write_text("sesame\n")
-    monkeypatch.setenv("CACHE_PASSWORD", "open")
-    url = f"redis://cache/3?password_file={tmp_path}/secret"
-    assert take_password(url) == ("redis://cache/3", "sesame")
-    assert take_password("redis://cache?db=1") == ("redis://cache?db=1", None)
-    with pytest.raises(InvalidArgument, match="twice"):
-        take_password(f"{url}&password_env=CACHE_PASSWORD")
 
 
 def test_a_store_does_not_show_its_password() -> None:

@@ -21,6 +21,7 @@ from ephemera.core.clock import SteadyClock
 from ephemera.formats.detect import is_redis_url, open_source
 from ephemera.formats.diskcache import DiskCache
 from ephemera.formats.transfer import Loaded, Record, Source, load_prepared, prepare
+from ephemera.store import SCHEME, STORE_SCHEMES
 
 KEYS_SHOWN = 10
 KEY_WIDTH = 80
@@ -95,8 +96,9 @@ def importing(
     Where anything but dead keys was left behind, the keys are named and it exits with 2; --json has up
     to 1,000 of them in left_behind. Nothing is ever unpickled.
     """
-    if origin is None and is_redis_url(source):
+    if is_redis_url(source) and origin is None:
         origin = Origin.REDIS
+    _check(source, origin, url)
     if resume is not None and origin is not Origin.REDIS:
         raise InvalidArgument("--resume goes with a running Redis: give its URL, redis://HOST:PORT")
     with output.progress("importing") as advance, ExitStack() as stack:
@@ -111,14 +113,32 @@ def importing(
     _report(loaded, as_json=as_json)
 
 
+def _check(source: str, origin: Origin | None, url: str) -> None:
+    """Raise InvalidArgument for a source that is no file, directory or running Redis, in its own words."""
+    found = SCHEME.match(source)
+    if found and not is_redis_url(source):
+        is_store = found[1].lower() in STORE_SCHEMES
+        copied = "; `ephemera copy SRC DST` reads a store at any URL" if is_store else ""
+        raise InvalidArgument(
+            f"import does not read {source!r}: it reads a file, a directory, or a running Redis at"
+            f" redis://, rediss:// or unix://{copied}"
+        )
+    if origin is Origin.REDIS and not found:
+        raise InvalidArgument(f"{source!r} is no URL of a running Redis: redis://HOST:PORT")
+    if not found and has_store(source):
+        raise InvalidArgument(
+            f"{source} is a store of Ephemera: `ephemera copy {source} {url}` copies it whole"
+        )
+
+
 def _source(
     clock: Clock, source: str, origin: Origin | None, resume: Path | None, *, keep_going: bool
 ) -> Source:
     if origin is Origin.REDIS:
         # Imported here: it needs a package that other sources do without.
-        from ephemera.formats.live_redis import LiveRedis
+        from ephemera.cli.redis_source import live_redis
 
-        return LiveRedis(source, clock=clock, cursor_path=resume)
+        return live_redis(source, clock=clock, cursor_path=resume)
     if origin is Origin.DISKCACHE:
         return DiskCache(source, keep_going=keep_going)
     return open_source(source, now_ms=clock.now_ms(), keep_going=keep_going)

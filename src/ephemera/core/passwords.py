@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ephemera.core.errors import InvalidArgument
 
@@ -39,26 +38,6 @@ def password_from_environment(name: str) -> str:
 
 SOURCES = {"password_file": password_from_file, "password_env": password_from_environment}
 """The parameters of a URL that say where its password is."""
-
-
-def take_password(url: str) -> tuple[str, str | None]:
-    """Return a URL without the parameters of `SOURCES`, and the password that they lead to.
-
-    >>> os.environ["CACHE_PASSWORD"] = "open sesame"
-    >>> take_password("redis://cache/2?password_env=CACHE_PASSWORD&timeout=1")
-    ('redis://cache/2?timeout=1', 'open sesame')
-    """
-    parts = urlsplit(url)
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    found = [SOURCES[name](text) for name, text in given if name in SOURCES]
-    if len(found) > 1:
-        raise InvalidArgument(
-            "the password is given twice: password_file or password_env, not both"
-        )
-    if not found:
-        return url, None
-    rest = urlencode([(name, text) for name, text in given if name not in SOURCES])
-    return parts._replace(query=rest).geturl(), found[0]
 
 
 def without_password(url: str) -> str:

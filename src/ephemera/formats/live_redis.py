@@ -15,7 +15,6 @@ from typing import Any
 
 from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, UnsupportedOperation
-from ephemera.core.passwords import take_password
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.formats import rdb
 from ephemera.formats.databases import family_of
@@ -37,19 +36,29 @@ PERMANENT = -1
 
 
 class LiveRedis:
-    """The strings of one database, if the URL names one, or of all databases."""
+    """The strings of one database, or with None of all databases, of the server at `place`.
+
+    `connect` returns a client of redis-py for the database of a number.
+    """
 
     def __init__(
-        self, url: str, *, clock: Clock, cursor_path: str | os.PathLike[str] | None = None
+        self,
+        connect: Callable[[int], redis.Redis],
+        *,
+        place: str,
+        database: int | None,
+        clock: Clock,
+        cursor_path: str | os.PathLike[str] | None = None,
     ) -> None:
         self.skipped = Omissions()
         self.failed = Omissions()
         self.damage: DamagedFile | None = None
         self.unread_bytes = 0
-        self._url, self._password = take_password(url)
+        self._connect = connect
+        self._database_asked = database
         self._clock = clock
         self._cursor_path = None if cursor_path is None else Path(cursor_path)
-        self._address = ""
+        self._address = place
         self._databases: list[int] = []
         self._at = (0, 0)
         self._is_finished = False
@@ -62,19 +71,16 @@ class LiveRedis:
     def prepare(self, tick: Callable[[], None]) -> None:
         """Connect, and find where to go on. Raises InvalidArgument when there is no such server."""
         try:
-            with closing(self._client(None)) as client:
-                settings = client.connection_pool.connection_kwargs
-                host = settings.get("path") or f"{settings.get('host')}:{settings.get('port')}"
-                self._address = str(host)
+            with closing(self._client(self._database_asked or 0)) as client:
                 keys = {
                     int(name[2:]): held["keys"] for name, held in client.info("keyspace").items()
                 }
                 version = str(client.info("server")["redis_version"])
         except (redis.RedisError, ValueError) as error:
-            raise InvalidArgument(f"no Redis can be read at this URL: {error}") from None
+            raise InvalidArgument(f"no Redis can be read at {self._address}: {error}") from None
         self._tells_instants = int(version.split(".")[0]) >= VERSION_OF_INSTANTS
-        asked = settings.get("db")
-        self._databases = sorted(keys) if asked is None else [int(asked)]
+        asked = self._database_asked
+        self._databases = sorted(keys) if asked is None else [asked]
         self._total = sum(keys.get(number, 0) for number in self._databases)
         self._resume()
         tick()
@@ -162,5 +168,5 @@ class LiveRedis:
             return Row(value, now_ms, NEVER_MS)
         return Row(value, now_ms, told if self._tells_instants else now_ms + told)
 
-    def _client(self, number: int | None) -> Any:  # Any: see `_page`
-        return redis.Redis.from_url(self._url, db=number, password=self._password)
+    def _client(self, number: int) -> Any:  # Any: see `_page`
+        return self._connect(number)

@@ -12,6 +12,7 @@ transaction   what was read, and the commit that holds if it still is so
 operations    what both layouts have in common
 engine        whole rows, with everything that a store can do here
 plain         plain values, shared with other programs
+client        a client of redis-py, for tools that read a server without a store
 """
 
 from __future__ import annotations
