@@ -11,7 +11,7 @@ from ephemera.cli.main import COMPLETION_VARIABLE, PANEL_OF
 from tests.cli.typing_it import PROGRAM
 from tests.house.source import PACKAGE, ROOT
 
-SHARED = {"__init__", "docs", "failures", "link", "main", "output", "passwords", "process", "program", "prompt", "reader",
+SHARED = {"__init__", "docs", "failures", "link", "main", "output", "passwords", "process", "program", "prompt", "reader", "redis_source",
           "rendering", "stores", "syntax", "text", "times", "usage"}  # fmt: skip
 
 

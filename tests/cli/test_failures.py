@@ -122,7 +122,43 @@ def test_a_server_that_cannot_start_names_what_is_wrong(
 def test_a_server_that_is_not_there_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    assert f"127.0.0.1:{port}" in refused("shell", "--port", port)
+    assert refused("shell", "--port", port) == (
+        f"no server answers at 127.0.0.1:{port} (Connection refused): start one with"
+        f" `ephemera serve STORE --port {port}`, or give the --port that it printed"
+    )
+
+
+def test_a_shell_on_a_store_and_on_a_server_at_once_is_refused(path: Path) -> None:
+    told = refused("shell", path, "--port", 6379)
+    assert told == f"both a store ({path}) and --port 6379 are given: leave one of them out"
+    assert "give a store, or --port" in refused("shell")
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out"])
+def test_an_export_names_the_ending_that_it_does_not_know(path: Path, name: str) -> None:
+    ok("put", path, "k", "v")
+    told = refused("export", path, name)
+    assert repr(name) in told
+    assert ".rdb, .aof or .jsonl" in told
+    assert "--rdb, --aof or --jsonl" in told
+    assert "not several" in refused("export", path, "out.rdb", "--rdb", "--aof")
+
+
+@pytest.mark.parametrize(
+    ("args", "given"),
+    [
+        (["serve", "memory://", "--port", "http"], "'http'"),
+        (["serve", "memory://", "--port", "70000"], "70000"),
+        (["serve", "memory://", "--durability", "always"], "'always'"),
+        (["top", "s.eph", "--interval", "soon"], "'soon'"),
+        (["scan", "s.eph", "--limit", "x"], "'x'"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_of_an_option_is_shown(args: list[str], given: str) -> None:
+    told = refused(*args)
+    assert given in told
+    assert args[2].split("=")[0] in told
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,29 @@ def test_whoever_is_refused_a_served_store_learns_where_it_is_served(tmp_path: P
     ok("put", path, "k", "v")
 
 
+def test_what_a_server_cannot_be_asked_for_is_told_with_another_way(tmp_path: Path) -> None:
+    path, target = tmp_path / "s.eph", tmp_path / "target"
+    server, port = start(path, "--port", 0)
+    plain = f"redis://127.0.0.1:{port}/0?values=plain"
+    try:
+        ask(port, "SET", "a", "1")
+        for command, way in (
+            (["compact", path], "stop the server first"),
+            (["backup", path, target], f"`ephemera export '{plain}' FILE.rdb`"),
+            (["export", path, f"{target}.rdb"], f"give '{plain}' as STORE"),
+            (["copy", path, target], f"`ephemera import DST redis://127.0.0.1:{port}`"),
+        ):
+            line = refused(*command)
+            assert way in line
+            assert "ask it with" not in line
+        assert "BGSAVE" in refused("backup", path, target)
+        assert ok("export", plain, f"{target}.rdb", "--json").json["keys"] == 1
+        assert ok("import", target, f"redis://127.0.0.1:{port}", "--json").json["imported"] == 1
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -107,8 +130,64 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             [*COMMAND, "memory://", "--port", port], capture_output=True, text=True, timeout=30
         )
     assert done.returncode == 2
-    assert port in done.stderr
+    assert done.stderr == (
+        f"ephemera: 127.0.0.1:{port} is in use: give another --port, or leave it out to take the next"
+        " that is free\n"
+    )
     assert "in use" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--set", "--rename-command"])
+@pytest.mark.parametrize("given", ["hz", "=10"])
+def test_a_setting_without_a_name_or_value_shows_the_form(option: str, given: str) -> None:
+    assert f"{option} takes NAME=VALUE, not {given!r}" in refused(
+        "serve", "memory://", "--port", 0, option, given
+    )
+
+
+def test_a_bad_value_of_a_setting_is_named() -> None:
+    told = refused("serve", "memory://", "--port", 0, "--set", "hz=often")
+    assert "'hz'" in told
+    assert "'often'" in told
+
+
+def test_an_open_address_without_a_password_is_warned_of(tmp_path: Path) -> None:
+    assert "no password" in warnings_of(tmp_path / "one.eph", "--host", "0.0.0.0")
+    assert warnings_of(tmp_path / "two.eph", "--host", "0.0.0.0", "--requirepass", "x") == ""
+    assert warnings_of(tmp_path / "three.eph") == ""
+
+
+def warnings_of(*args: object) -> str:
+    """What a server says on standard error until it is stopped."""
+    server = subprocess.Popen(
+        [*COMMAND, *map(str, args), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    server.stdout.readline()
+    server.stdout.readline()
+    server.terminate()
+    return server.communicate(timeout=30)[1]
+
+
+def test_a_read_only_server_suggests_a_command_that_it_takes(tmp_path: Path) -> None:
+    with ephemera.open(tmp_path / "s.eph") as store:
+        store.put("a", "1")
+    reader = subprocess.Popen(
+        [*COMMAND, str(tmp_path / "s.eph"), "--port", "0", "--read-only"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert reader.stdout is not None
+    reader.stdout.readline()
+    hint = reader.stdout.readline()
+    reader.terminate()
+    reader.communicate(timeout=30)
+    assert " set " not in hint
+    assert " scan 0" in hint
 
 
 def test_without_a_port_the_next_free_one_is_taken() -> None:

@@ -31,7 +31,8 @@ it is. In JSON, what is no UTF-8 is called `key_base64` or `value_base64`.
 time zone; with a zone, `2030-01-31T12:00:00Z` or `…+02:00`; or as seconds since 1970.
 
 **A store that a server keeps** is open to nobody else: the error names the process, its address and how to ask it, with
-`ephemera shell --port PORT` or any Redis client.
+`ephemera shell --port PORT` or any Redis client. `compact` and `backup` need the server stopped; BGSAVE, or
+`ephemera export 'redis://127.0.0.1:PORT/0?values=plain' FILE.rdb`, write what it serves while it runs.
 
 **`ephemera --version`** prints the version. `python -m ephemera` is the same program.
 

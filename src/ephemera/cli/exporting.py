@@ -60,8 +60,15 @@ def exporting(
 def _encoder(target: Path, *, rdb: bool, aof: bool, jsonl: bool, relative: bool) -> Encoder:
     asked = [name for name, is_asked in (("rdb", rdb), ("aof", aof), ("jsonl", jsonl)) if is_asked]
     named = asked or [target.suffix.removeprefix(".")]
-    if len(named) > 1 or named[0] not in ENCODERS:
-        raise InvalidArgument("say one format: --rdb, --aof or --jsonl")
+    if len(named) > 1:
+        raise InvalidArgument(
+            f"say one format, not several: {', '.join(map('--{}'.format, named))}"
+        )
+    if named[0] not in ENCODERS:
+        raise InvalidArgument(
+            f"{target.name!r} does not tell the format: a file ends in .rdb, .aof or .jsonl, or say"
+            " --rdb, --aof or --jsonl"
+        )
     if not relative:
         return ENCODERS[named[0]]
     if named[0] != "aof":

@@ -16,7 +16,9 @@ from ephemera import EphemeraError, StoreLocked
 from ephemera.cli import output
 from ephemera.cli.process import ABSENT, ERROR, INTERRUPTED, say
 
-HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")
+ANY = ("0.0.0.0", "::")
+"""Addresses on which a server listens and no client connects to."""
+HERE = ("127.0.0.1", "localhost", "::1", *ANY)
 """Addresses that a client on this machine reaches without naming them."""
 
 
@@ -42,7 +44,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except (EphemeraError, OSError) as error:
-            say(explain(error))
+            say(explain(error, command.__name__))
             raise typer.Exit(ERROR) from None
         except typer.Exit:
             raise
@@ -66,14 +68,52 @@ def naming(place: object) -> Iterator[None]:
         raise
 
 
-def explain(error: Exception) -> str:
-    """What to tell a person about it."""
+def explain(error: Exception, command: str = "") -> str:
+    """What to tell a person about it; `command` is the function that raised it."""
     if isinstance(error, StoreLocked) and error.served_at:
-        return f"{error}: ask it with {_ways_to_ask(error.served_at)}, or stop it first"
+        return f"{error}: {_instead(command, error.served_at)}"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}"
     return str(error)
+
+
+def _instead(command: str, served_at: str) -> str:
+    """What to do where a server keeps the store from a command."""
+    if command == "compact":
+        return "a server has no command for it; stop the server first"
+    if command == "backup":
+        return (
+            f"stop the server first, or export what it serves: BGSAVE in {_ways_to_ask(served_at)}"
+            f" writes exports/dump.rdb in the store, `ephemera export '{_plain_url(served_at)}' FILE.rdb`"
+            " a file of database 0"
+        )
+    if command == "exporting":
+        return (
+            f"stop the server first, or give '{_plain_url(served_at)}' as STORE for its database 0"
+        )
+    if command == "copy":
+        return (
+            "stop the server first, or read what it serves with"
+            f" `ephemera import DST {_url(served_at)}`"
+        )
+    return f"ask it with {_ways_to_ask(served_at)}, or stop it first"
+
+
+def _url(served_at: str) -> str:
+    """The URL at which a client on this machine reaches a server.
+
+    >>> _url("redis://0.0.0.0:6380")
+    'redis://127.0.0.1:6380'
+    """
+    parts = urlsplit(served_at)
+    is_any = parts.hostname in ANY
+    return f"{parts.scheme}://127.0.0.1:{parts.port}" if is_any else served_at
+
+
+def _plain_url(served_at: str) -> str:
+    """The URL of a store that is what a server serves."""
+    return f"{_url(served_at)}/0?values=plain"
 
 
 def _ways_to_ask(served_at: str) -> str:

@@ -94,7 +94,9 @@ def importing(
     Keys that are dead already are left out and counted. What is no string is skipped. Of a damaged file
     nothing is taken, and no store is made for it, unless --keep-going: then what can be read is taken.
     Where anything but dead keys was left behind, the keys are named and it exits with 2; --json has up
-    to 1,000 of them in left_behind. Nothing is ever unpickled.
+    to 1,000 of them in left_behind. Nothing is ever unpickled. A store of Ephemera, at a path or a URL,
+    is read by `ephemera copy`. The URL of a running Redis is written as for a store (docs/redis.md); one
+    without a database means all of them.
     """
     if is_redis_url(source) and origin is None:
         origin = Origin.REDIS

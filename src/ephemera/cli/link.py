@@ -15,7 +15,6 @@ from pathlib import PurePath
 from typing import Protocol
 
 from ephemera import EphemeraError, InvalidArgument
-from ephemera.cli.failures import naming
 from ephemera.cli.reader import read_reply, write_request
 from ephemera.cli.stores import open_to_write
 from ephemera.core.arguments import DEFAULT_FAMILY
@@ -31,6 +30,7 @@ UNSEEN = (
     "and use ephemera shell --port"
 )
 PAUSED = "ERR commands wait for the end of CLIENT PAUSE: CLIENT UNPAUSE ends it"
+PASSWORD_HINT = "; give its password by --password-file or EPHEMERA_PASSWORD"
 LOST = "ERR the server closed the connection; the next command connects again"
 
 
@@ -156,11 +156,16 @@ class ServerLink:
         self._address = (host, port)
         self._password = password.encode(errors="surrogateescape")
         self._db = _database_number(family)
-        self._connect()
+        try:
+            self._connect()
+        except OSError as error:
+            raise InvalidArgument(
+                f"no server answers at {self.name} ({error.strerror or error}): start one with"
+                f" `ephemera serve STORE --port {port}`, or give the --port that it printed"
+            ) from None
 
     def _connect(self) -> None:
-        with naming(self.name):
-            self._socket = socket.create_connection(self._address, CONNECT_SECONDS)
+        self._socket = socket.create_connection(self._address, CONNECT_SECONDS)
         self._socket.settimeout(None)
         self._stream = self._socket.makefile("rb")
         self._is_connected = True
@@ -171,7 +176,8 @@ class ServerLink:
             # A server that knows no HELLO speaks the protocol's second version from the start.
             if isinstance(reply, Refused) and greeting[0] != b"HELLO":
                 self.close()
-                raise InvalidArgument(f"the server refused: {reply}")
+                hint = PASSWORD_HINT if greeting[0] == b"AUTH" else ""
+                raise InvalidArgument(f"the server refused: {reply}{hint}")
 
     def _greetings(self) -> list[list[bytes]]:
         auth = [[b"AUTH", self._password]] if self._password else []

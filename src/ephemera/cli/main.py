@@ -60,12 +60,19 @@ def run(arguments: list[str]) -> Any:  # Any: as typer has it
         return app(arguments or ["--help"], standalone_mode=False, prog_name="ephemera")
     except typer.TyperException as error:
         where = f"ephemera {named} --help" if is_one else "ephemera --help"
-        say(f"{error.format_message().rstrip('.')}; see {where}")
+        say(f"{error.format_message().rstrip('.')}{_given(error)}; see {where}")
         return ERROR
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             return 0  # the reader of the help had enough
         raise
+
+
+def _given(error: Exception) -> str:
+    """The value that an option does not take, which typer leaves out of its message."""
+    cause = error.__cause__ or error.__context__
+    found = cause.errors() if cause is not None and hasattr(cause, "errors") else []
+    return f", not {found[0]['input']!r}" if found else ""
 
 
 def application(names: list[str]) -> typer.Typer:

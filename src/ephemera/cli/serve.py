@@ -15,15 +15,21 @@ from rich.console import Console
 from ephemera import InvalidArgument, __version__
 from ephemera.cli.failures import naming
 from ephemera.cli.passwords import PasswordFile, one_password
+from ephemera.cli.process import say
 from ephemera.core.options import Durability
 from ephemera.core.passwords import without_password
 from ephemera.engines.local.engine import LocalEngine
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server, open_store
-from ephemera.server.settings import Settings
+from ephemera.server.settings import BadSetting, Settings
 
 PORT = 6379
 PORTS_TRIED = 100
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+OPEN = (
+    "warning: everybody who reaches {} can read and write, since there is no password:"
+    " --requirepass-file sets one"
+)
 
 
 def serve(
@@ -68,9 +74,9 @@ def serve(
         requirepass=one_password(requirepass, requirepass_file).encode(errors="surrogateescape"),
         maxclients=maxclients,
         timeout=timeout,
-        renamed=dict(map(_pair, rename_command or ())),
+        renamed=dict(_pairs("--rename-command", rename_command)),
     )
-    settings.change(map(_pair, config or ()), is_start=True)
+    _change(settings, _pairs("--set", config))
     run(
         _serve(
             store,
@@ -104,7 +110,9 @@ async def _serve(
                     places.append(await listener.listen(Endpoint(unix_path=unix_path)))
             if isinstance(store.engine, LocalEngine) and not is_read_only:
                 store.engine.announce(str(places[0]))
-            _say(url, places)
+            if endpoint.host not in LOOPBACK and not settings.requirepass:
+                say(OPEN.format(endpoint.host))
+            _say(url, places, is_read_only=is_read_only)
             await listener.serve()
 
 
@@ -117,14 +125,38 @@ async def _listen(listener: Listener, endpoint: Endpoint, *, tries: int) -> Endp
                     Endpoint(host=endpoint.host, port=port, tls=endpoint.tls)
                 )
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or port == endpoint.port + tries - 1:
+            if error.errno != errno.EADDRINUSE:
                 raise
+            if tries == 1:
+                raise InvalidArgument(
+                    f"{endpoint.host}:{port} is in use: give another --port, or leave it out to take"
+                    " the next that is free"
+                ) from None
+            if port == endpoint.port + tries - 1:
+                raise InvalidArgument(
+                    f"the ports {endpoint.port} to {port} of {endpoint.host} are all in use: give"
+                    " another --port"
+                ) from None
     raise AssertionError("the last try returns or raises")
 
 
-def _pair(argument: str) -> tuple[str, str]:
-    name, _, value = argument.partition("=")
-    return name, value
+def _pairs(option: str, arguments: list[str] | None) -> list[tuple[str, str]]:
+    """Names and values, as an option gives them."""
+    pairs = []
+    for argument in arguments or ():
+        name, separator, value = argument.partition("=")
+        if not name or not separator:
+            raise InvalidArgument(f"{option} takes NAME=VALUE, not {argument!r}")
+        pairs.append((name, value))
+    return pairs
+
+
+def _change(settings: Settings, changes: list[tuple[str, str]]) -> None:
+    try:
+        settings.change(changes, is_start=True)
+    except BadSetting as error:
+        values = [value for name, value in changes if name == error.name]
+        raise InvalidArgument(f"{error}; --set gives it {', '.join(map(repr, values))}") from None
 
 
 def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -148,7 +180,7 @@ def _make_parent(url: str) -> None:
         Path(url).parent.mkdir(parents=True, exist_ok=True)
 
 
-def _say(url: str, places: list[Endpoint]) -> None:
+def _say(url: str, places: list[Endpoint], *, is_read_only: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"ephemera {__version__} serves {without_password(url)} at {', '.join(map(str, places))}",
@@ -156,6 +188,5 @@ def _say(url: str, places: list[Endpoint]) -> None:
     )
     first = places[0]
     tls = " --tls --insecure" if first.tls else ""
-    console.print(
-        f"try: redis-cli -h {first.host} -p {first.port}{tls} set code 492817 ex 60", markup=False
-    )
+    command = "scan 0" if is_read_only else "set code 492817 ex 60"
+    console.print(f"try: redis-cli -h {first.host} -p {first.port}{tls} {command}", markup=False)

@@ -52,7 +52,11 @@ def shell(
 
 
 def _link(url: str | None, host: str, port: int | None, password: str, family: str) -> Link:
-    if (url is None) == (port is None):
+    if url is not None and port is not None:
+        raise InvalidArgument(
+            f"both a store ({url}) and --port {port} are given: leave one of them out"
+        )
+    if url is None and port is None:
         raise InvalidArgument("give a store, or --port for a server")
     if url is not None:
         return StoreLink(url, family)
