@@ -14,7 +14,7 @@ SETUP = b"""
 local source = ...
 local own = {}
 for name, member in pairs(string) do own[name] = member end
-local _, matcher = loadstring(source)(function() end, function() end)
+local _, matcher = loadstring(source)(function() end, function(act) return act end)
 
 local REPLACEMENTS = {
   '<%0>', '%1', '-', '%%', 'a%', {a = 'x', ab = 1, b = false}, function(...) return table.concat({...}, '|') end,

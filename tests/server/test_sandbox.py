@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import thread_time
 
 import pytest
 
 import ephemera
 from ephemera.resp.replies import Refused
 from ephemera.server import lua, lua_libraries
+from ephemera.server.scripts import Api
 from ephemera.server.server import Server
 from ephemera.server.settings import Settings
 from tests.server.clients import Client
+
+SLICE_SECONDS_MAX = 1.5
+"""How long a script runs at most before others are served, however heavy one of its calls is."""
 
 WALK = """
 local MARK = 'left by a script'
@@ -360,37 +364,167 @@ def busy() -> Iterator[Server]:
         "local function spin() while true do end end"
         " local function f(n) while n == 0 do pcall(spin) end return (f(n - 1)) end"
         " for n = 19990, 19960, -1 do pcall(f, n) end",
+        # Handlers of errors that are raised where a hook of Lua could not run.
+        "local function spin() while true do end end local function f(n)"
+        " if n == 0 then return xpcall(spin, spin) end string.gsub('a', 'a', function() f(n - 1) end) end"
+        " for n = 199, 60, -1 do pcall(f, n) end",
+        "local function spin() while true do end end local function f(n)"
+        " if n == 0 then return xpcall(spin, spin) end f(n - 1) return 1 end"
+        " for n = 19999, 19960, -1 do pcall(f, n) end",
+        # No anchor in gmatch.
+        "for _ in string.gmatch(('^'):rep(1e7), '^^-x') do end",
+        # Functions of C that functions of C call back.
+        "string.gsub(('x'):rep(5e7), '.', redis.debug)",
+        "string.gsub(('x'):rep(9e7), '.', gcinfo)",
+        "string.gsub(('x'):rep(5e7), '.', setmetatable({}, {__index = redis.debug}))",
+        "local t = {} for i = 1, 8e6 do t[i] = i end table.foreach(t, redis.debug)",
+        "local t = {} for i = 1, 8e6 do t[i] = i end table.foreachi(t, redis.debug)",
+        # Heavy calls after light ones.
+        "local s = ('x'):rep(1e8) for i = 1, 1e6 do end while true do redis.sha1hex(s) end",
+        "local s = ('x'):rep(1e8) for i = 1, 1e6 do end while true do redis.debug(s) end",
+        "local s = ('1'):rep(1e8) for i = 1, 1e6 do end while true do local x = tonumber(s) end",
+        "local s = ('x'):rep(1e8) for i = 1, 1e6 do end while true do local x = s:upper() end",
+        "local s = ('x'):rep(2^26) for i = 1, 1e6 do end while true do local x = s .. 'y' end",
+        "local t = {} for i = 1, 8e6 do t[i] = i end while true do table.remove(t, 1) t[8e6] = 1 end",
+        "local t = {} for i = 1, 8e6 do t[i] = i end while true do table.maxn(t) end",
+        "local t = {} for i = 1, 1e6 do end while true do table.insert(t, -999999, 1) end",
+        # A table of few elements that calls itself long.
+        "local t = {} for k = 0, 29 do t[2 ^ k] = 1 end while true do pcall(table.insert, t, 1, 1) end",
+        "local t = {} for k = 0, 29 do t[2 ^ k] = 1 end while true do pcall(table.remove, t, 1) end",
+        # What the compiler takes quadratic time for.
+        "local s = 'while x do ' .. ('if x then break end '):rep(1e5) .. 'end' while true do loadstring(s) end",
+        "local s = 'return ' .. ('x and '):rep(1e6) .. 'x' while true do loadstring(s) end",
+        "local s = ('x=1 '):rep(4e6) while true do loadstring(s) end",
     ],
 )  # fmt: skip
-def test_a_call_that_takes_long_ends_with_script_kill(endless: str, busy: Server) -> None:
+def test_a_script_that_takes_long_ends_soon_after_script_kill(endless: str, busy: Server) -> None:
     client, other = Client(busy), Client(busy)
     script = f"{endless} while true do end"
-    reply = client("EVAL", script, 0)
-    for _ in range(3):
+    slowest_s, reply = timed(lambda: client("EVAL", script, 0))
+    for _ in range(5):
         assert reply is False, "it goes on"
-        reply = client.go_on()
+        slice_s, reply = timed(client.go_on)
+        slowest_s = max(slowest_s, slice_s)
     assert other("SCRIPT", "KILL") == b"OK"
-    for _ in range(10_000):
-        reply = client.go_on()
-        if reply is not False:
-            break
+    slice_s, reply = timed(client.go_on)
     assert "killed" in str(reply)
+    assert max(slowest_s, slice_s) < SLICE_SECONDS_MAX
     assert client("EVAL", "return 1", 0) == 1
+
+
+def timed(act: Callable[[], object]) -> tuple[float, object]:
+    """How much of the processor it took, however busy others keep the machine."""
+    began_s = thread_time()
+    result = act()
+    return thread_time() - began_s, result
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "local s = ('x'):rep(1e8) local t = {} for i = 1, 7000 do t[i] = s end return t",
+        "local s = ('x'):rep(1e8) local t = {} for i = 1, 7000 do t['k' .. i] = s end return {map = t}",
+        "local s = ('x'):rep(1e8) local t = {} for i = 1, 7000 do t[i] = s end redis.call('mset', unpack(t))",
+    ],
+)  # fmt: skip
+def test_what_holds_one_text_many_times_is_refused_before_it_is_copied(
+    returned: str, client: Client
+) -> None:
+    assert "too large" in client.error("EVAL", returned, 0)
+
+
+def test_only_the_first_result_of_a_script_is_converted(client: Client) -> None:
+    script = "local t = {} for i = 1, 7000 do t[i] = ARGV[1] end return unpack(t)"
+    assert client("EVAL", script, 0, "x" * 10_000_000) == b"x" * 10_000_000
+
+
+def test_fields_that_are_no_part_of_a_reply_are_not_read(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lua.Lua, "fields", None)
+    monkeypatch.setattr(lua.Lua, "batches", None)
+    script = "local t = {1, 2, nil, 4} for i = 1, 1000 do t['k' .. i] = i end return {t, {}, {ok = 'x', a = 1}}"
+    assert client("EVAL", script, 0) == [[1, 2], [], b"x"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1000, 1001])
+def test_a_reply_has_all_members_of_a_table(count: int, client: Client) -> None:
+    script = "local t = {} for i = 1, tonumber(ARGV[1]) do t[i] = i end return t"
+    assert client("EVAL", script, 0, count) == list(range(1, count + 1))
+    texts = "local t = {} for i = 1, 5 do t[i] = i .. ARGV[1] end return t"
+    assert client("EVAL", texts, 0, "x" * 700_000) == [
+        b"%d" % i + b"x" * 700_000 for i in range(1, 6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "results"),
+    [
+        ("xpcall(function() return 1, 2 end, error)", [1, 1, 2]),
+        ("xpcall(function() error('x', 0) end, function(e) return e .. 'y', 5 end)", [None, b"xy"]),
+        ("xpcall(function() error({err = 'x'}) end, function(e) return e.err end)", [None, b"x"]),
+        ("xpcall(error, error)", [None, b"error in error handling"]),
+        ("xpcall(error, nil)", [None, b"error in error handling"]),
+        ("xpcall(nil, function(e) return e end)", [None, b"attempt to call a nil value"]),
+    ],
+)
+def test_xpcall_returns_what_its_handler_does(
+    call: str, results: list[object], client: Client
+) -> None:
+    assert client("EVAL", f"return {{{call}}}", 0) == results
+
+
+def test_code_that_is_too_large_or_too_complex_is_not_compiled(client: Client) -> None:
+    refused = "ERR Error compiling script (new function): code is too large or too complex"
+    assert client.error("EVAL", "return 1 --" + "x" * 17_000_000, 0) == refused
+    assert client.error("EVAL", "return " + "x or " * 30_000 + "x", 0) == refused
+    assert client("EVAL", "return " + "false or " * 10_000 + "1", 0) == 1
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_what_a_function_raises_leads_to_no_frame(client: Client) -> None:
-    client("EVAL", "for i = 1, 9 do pcall(bit.band, {}, {}) end return bit.band({})", 0)
-    raised = [
-        each
-        for each in gc.get_objects()
-        if isinstance(each, Refused) and each.__traceback__ and b"function of bit" in each.text
-    ]
-    frames = [frame for each in raised for frame, _ in traceback.walk_tb(each.__traceback__)]
-    assert frames, "lupa keeps what was raised"
-    assert all(frame.f_back is None for frame in frames)
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Python's collector rests: what is in a cycle stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_nothing_is_kept_of_what_a_function_raised(client: Client) -> None:
+    client("EVAL", "for i = 1, 9 do pcall(bit.band, {}, {}) redis.pcall({}) end", 0)
+    texts = (b"ERR bad argument to a function of bit", b"ERR Lua redis lib command arguments")
+    raised = [each for each in gc.get_objects() if isinstance(each, Refused)]
+    assert [each for each in raised if each.__traceback__ and each.text.startswith(texts)] == []
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_nothing_is_kept_of_a_reply_that_is_refused(
+    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lua, "MEMBER_BYTES", 1_000_000)
+    script = "local t = {} for i = 1, 100000 do t[i] = {} end return t"
+    assert "too large" in client.error("EVAL", script, 0)
+    client("EVAL", "collectgarbage()", 0)
+    assert server.scripts.interpreter_bytes < 2_000_000
+
+
+def test_a_handle_outlives_the_coroutine_that_passed_it(
+    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[object] = []
+    monkeypatch.setattr(Api, "sha1hex", lambda _, *arguments: kept.extend(arguments))
+    script = """
+        for i = 1, 1000 do coroutine.wrap(function() redis.sha1hex({i}) coroutine.yield() end)() end
+        collectgarbage()
+    """
+    client("EVAL", script, 0)
+    assert [dict(server.scripts.lua.fields(each)) for each in kept[:2]] == [{1: 1}, {1: 2}]
+    kept.clear()
+    assert client("EVAL", "collectgarbage() return 1", 0) == 1
 
 
 def test_an_error_in_a_coroutine_keeps_nothing_of_it(client: Client) -> None:
@@ -398,6 +532,7 @@ def test_an_error_in_a_coroutine_keeps_nothing_of_it(client: Client) -> None:
         for i = 1, 2000 do
           coroutine.wrap(function()
             pcall(redis.call, {})
+            redis.pcall({})
             pcall(cjson.encode, {{function() end}, redis.call})
             pcall(bit.band, {}, {})
           end)()
@@ -406,6 +541,43 @@ def test_an_error_in_a_coroutine_keeps_nothing_of_it(client: Client) -> None:
         return 1
     """
     assert client("EVAL", script, 0) == 1
+
+
+FILL = """
+    local texts, held = {[0] = 'x'}, {}
+    for i = 1, 22 do texts[i] = texts[i - 1] .. texts[i - 1] end
+    for i = 22, 4, -1 do
+      while collectgarbage('count') * 1024 + 2 ^ i + 40 < tonumber(ARGV[1]) do
+        held[#held + 1] = texts[i] .. #held
+      end
+    end
+"""
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "redis.call('nope')",
+        "redis.call('set', 'k', 'v')",
+        "redis.pcall({}, {}, {})",
+        "redis.debug({}, {}, {})",
+        "redis.sha1hex(1, 2)",
+        "cjson.encode({{}, {}})",
+        "cjson.decode('[[], []]')",
+        "math.random()",
+        "string.rep('x', 100000)",
+        "coroutine.wrap(function() redis.call('nope') end)()",
+    ],
+)
+def test_functions_are_not_entered_where_memory_may_run_out(
+    act: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 16 * 1024 * 1024
+    monkeypatch.setattr(lua, "MEMORY_BYTES_MAX", size)
+    client("EVAL", "return 1", 0)
+    for missing in range(-20_000, 120_000, 1_009):
+        client("EVAL", f"{FILL} for i = 1, 20 do {act} end", 0, size - missing)
+        assert client("EVAL", "return redis.call('echo', 'x')", 0) == b"x"
 
 
 @pytest.mark.parametrize(

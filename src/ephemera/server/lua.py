@@ -25,21 +25,17 @@ from ephemera.resp.replies import (
     Unordered,
     Verbatim,
 )
-from ephemera.server._called import Called
+from ephemera.server import _lua_guard
+from ephemera.server._lua_guard import Called, Guard, missing_function
 from ephemera.server.arguments import INTEGER_MAX, INTEGER_MIN
 
 INSTALL = "pip install 'ephemera-kv[server]'"
 SOURCE = b"@user_script"
 KILOBYTES_MAX = 256 * 1024
 """How much scripts may hold when that is looked at."""
-MEMORY_BYTES_MAX = 4 * KILOBYTES_MAX * 1024
+MEMORY_BYTES_MAX = 2 * KILOBYTES_MAX * 1024
 """The size of anything larger is an error in the script. It is far more than the above, because at this limit
 our own calls of the interpreter would fail too, which it does not survive."""
-OUT_OF_MEMORY = b"not enough memory"
-LOOK_FIRST = 100
-LOOK_EVERY_MAX = 10_000
-"""After how many instructions a script is looked at: the first time, and at most. A look takes a microsecond,
-and so many plain instructions take thirty or more: looking more often would be felt."""
 LOOK_STEPS = 1_000
 """After how many steps in a function of ours, such as members that cjson encodes."""
 DEPTH_MAX = 128
@@ -51,6 +47,7 @@ MEMBER_BYTES = 64
 LuaValue = (
     Any  # what lupa hands over: bytes, numbers, bools, None, and handles of Lua's own objects
 )
+Pairs = Iterable[tuple[LuaValue, LuaValue]]
 Function = Callable[..., LuaValue]
 T = TypeVar("T")
 
@@ -77,14 +74,14 @@ class Lua:
         libraries: Callable[[Lua], Mapping[str, Mapping[str, object]]],
         *,
         explain: Callable[[object], bytes],
-        look: Callable[[int], int],
-        note_end: Callable[[bytes], None],
+        look: Callable[[bool], bool],
         check: Callable[[], None],
     ) -> None:
         lupa = _lupa()
-        self._check = check
+        self.check = check
         self._explain = explain
-        self._room = self._members = 0
+        self.guard = Guard(look, min(KILOBYTES_MAX, MEMORY_BYTES_MAX * 3 // 4 // 1024))
+        self._room = self._counted = 0
         self._kind: Callable[[LuaValue], str | None] = lupa.lua_type
         self._error: type[Exception] = lupa.LuaError
         self._runtime = lupa.LuaRuntime(
@@ -99,35 +96,30 @@ class Lua:
             self._compile,
             self._run,
             self.null,
-            self._arm,
-            self._sethook,
             self._collect,
             self._fields,
+            self._read,
         ) = self._runtime.execute(
             _source("sandbox.lua"),
             self._named(functions),
             self.table(
                 {name.encode(): self._named(each) for name, each in libraries(self).items()}
             ),
-            explain,
-            look,
-            note_end,
-            _search,
-            partial(getrandbits, 31),
+            self._called(partial(getrandbits, 31)),
             _source("patterns.lua"),
-            LOOK_FIRST,
-            KILOBYTES_MAX,
+            _lua_guard.__file__.encode(),
+            self.guard.address,
         )
 
-        # The fields that make a table something else than an array, in the order of looking for them.
+        # What the fields stand for that make a table something else than an array.
         self._tagged: dict[bytes, Callable[[LuaValue, int, int], Reply]] = {
-            b"err": self._error_reply,
-            b"ok": self._status,
-            b"double": self._double,
+            b"err": lambda text, *_: Refused(text),
+            b"ok": lambda text, *_: Simple(text.translate(LINE_BREAKS)),
+            b"double": lambda number, *_: float(number),
             b"map": self._map,
             b"set": self._set,
-            b"big_number": self._big_number,
-            b"verbatim_string": self._verbatim,
+            b"big_number": lambda digits, *_: BigNumber(digits),
+            b"verbatim_string": lambda text, *_: Verbatim(text),
         }
 
     # --- running ------------------------------------------------------------------------------
@@ -146,27 +138,17 @@ class Lua:
             given = self.array(keys), self.array(arguments)
         except Refused as refused:
             raise Failed(refused.text) from None
+        self.guard.begin()
         try:
-            self._arm()
-            outcome = self._run(script, *given)
+            is_well, value, *place = self._run(script, *given)
         except self._error as error:
             raise Failed(str(error).encode()) from None
         finally:
-            # This function of C itself: one of Lua would not pass the hook once a script had to end.
-            self._sethook()
-        if not isinstance(outcome, tuple):
-            return None  # it went well, and returned nothing
-        is_well, value = outcome[:2]
+            self.guard.end()
         if is_well:
             return value
-        if value == OUT_OF_MEMORY:
-            self._collect()
-        if not self.is_table(value):
-            raise Failed(b"ERR %b" % value if isinstance(value, bytes) else b"ERR unknown error")
-        fields = dict(self.fields(value))
-        text = fields.get(b"err")
-        place = b"%b:%d" % (fields[b"source"], fields[b"line"]) if b"source" in fields else b""
-        raise Failed(text if isinstance(text, bytes) else b"ERR unknown error", place)
+        text = value if isinstance(value, bytes) else b"ERR unknown error"
+        raise Failed(text, self.guard.place or (place[0] if place and place[0] else b""))
 
     def looked_at(self, steps: Iterable[T]) -> Iterator[T]:
         """The same steps of work outside the interpreter, with a look at the script now and then.
@@ -175,7 +157,7 @@ class Lua:
         """
         for number, step in enumerate(steps, 1):
             if number % LOOK_STEPS == 0:
-                self._check()
+                self.check()
             yield step
 
     # --- values -------------------------------------------------------------------------------
@@ -183,12 +165,13 @@ class Lua:
     def _named(self, members: Mapping[str, object]) -> LuaValue:
         return self.table(
             {
-                name.encode(): Called(member, self._explain, self._need)
-                if callable(member)
-                else member
+                name.encode(): self._called(member) if callable(member) else member
                 for name, member in members.items()
             }
         )
+
+    def _called(self, function: Callable[..., object]) -> Called:
+        return Called(self.guard, function, self._explain, self._need)
 
     def is_table(self, value: LuaValue) -> bool:
         return self._kind(value) == "table"
@@ -232,15 +215,21 @@ class Lua:
         return bool(self._runtime.get_memory_used() >= KILOBYTES_MAX * 1024 // 2)
 
     def fields(self, table: LuaValue) -> Iterator[tuple[LuaValue, LuaValue]]:
-        """The names and values in a table. Raises Refused where the script has to end meanwhile."""
-        read = partial(self._fields, table)
-        try:
-            while read is not None and (found := read()) is not None:
-                read = found[0]
-                yield from zip(found[1::2], found[2::2], strict=True)
-        except self._error:
-            self._check()
-            raise
+        """The names and values in a table."""
+        for _, fields in self.batches(table):
+            yield from fields
+
+    def batches(self, table: LuaValue) -> Iterator[tuple[int, Pairs]]:
+        """The same, some at a time, and how large their texts are.
+
+        Raises Refused where the script has to end meanwhile.
+        """
+        read, size, *found = self._fields(table)
+        yield size, zip(found[::2], found[1::2], strict=True)
+        while read is not None:
+            self.check()
+            read, size, *found = read()
+            yield size, zip(found[::2], found[1::2], strict=True)
 
     def from_reply(self, reply: Reply, protocol: int) -> LuaValue:
         """A reply as scripts get it."""
@@ -292,16 +281,16 @@ class Lua:
 
         A table that holds others twice, which hold others twice, is small in Lua and without bound in a reply.
         """
-        self._room, self._members = KILOBYTES_MAX * 1024, 0
+        self._room, self._counted = KILOBYTES_MAX * 1024, 0
         return self._reply(value, protocol, 0)
 
     def _count(self, size: int) -> None:
-        self._members += 1
+        self._counted += 1
         self._room -= MEMBER_BYTES + size
         if self._room < 0:
             raise Refused("ERR the script's reply is too large")
-        if self._members % LOOK_STEPS == 0:
-            self._check()
+        if self._counted % LOOK_STEPS == 0:
+            self.check()
 
     def _reply(self, value: LuaValue, protocol: int, depth: int) -> Reply:
         self._count(len(value) if isinstance(value, bytes) else 0)
@@ -315,34 +304,16 @@ class Lua:
             return None
         if depth == DEPTH_MAX:
             return TOO_DEEP
-        fields = dict(self.fields(value))
-        for name, convert in self._tagged.items():
-            if name in fields:
-                reply = convert(fields[name], protocol, depth + 1)
-                if reply is not None:
-                    return reply
-        return self._sequence(fields, protocol, depth + 1)
-
-    def _sequence(self, fields: dict[Any, LuaValue], protocol: int, depth: int) -> Reply:
-        """The members from 1 up to the first that is missing."""
-        members: list[Reply] = []
-        while (len(members) + 1) in fields:
-            members.append(self._reply(fields[len(members) + 1], protocol, depth))
+        tag, *found = self._read(value, 0)
+        if tag:
+            return self._tagged[tag](found[0], protocol, depth + 1)
+        members = [self._reply(member, protocol, depth + 1) for member in found[1:]]
+        while found[0]:
+            _, *found = self._read(value, len(members))
+            members.extend(self._reply(member, protocol, depth + 1) for member in found[1:])
         return tuple(members)
 
-    def _error_reply(self, value: LuaValue, *_: int) -> Reply:
-        return Refused(value) if isinstance(value, bytes) else None
-
-    def _status(self, value: LuaValue, *_: int) -> Reply:
-        return Simple(value.translate(LINE_BREAKS)) if isinstance(value, bytes) else None
-
-    def _double(self, value: LuaValue, *_: int) -> Reply:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number else None
-
     def _map(self, value: LuaValue, protocol: int, depth: int) -> Reply:
-        if not self.is_table(value):
-            return None
         return {
             self._reply(key, protocol, depth): self._reply(held, protocol, depth)
             for key, held in self.fields(value)
@@ -350,16 +321,7 @@ class Lua:
         }
 
     def _set(self, value: LuaValue, protocol: int, depth: int) -> Reply:
-        if not self.is_table(value):
-            return None
         return Unordered(self._reply(member, protocol, depth) for member, _ in self.fields(value))
-
-    def _big_number(self, value: LuaValue, *_: int) -> Reply:
-        return BigNumber(value) if isinstance(value, bytes) else None
-
-    def _verbatim(self, value: LuaValue, *_: int) -> Reply:
-        text = dict(self.fields(value)).get(b"string") if self.is_table(value) else None
-        return Verbatim(text) if isinstance(text, bytes) else None
 
 
 def _whole(number: float) -> int:
@@ -371,11 +333,6 @@ def _whole(number: float) -> int:
 
 def _size(values: Iterable[LuaValue]) -> int:
     return sum(MEMBER_BYTES + (len(v) if isinstance(v, bytes) else 0) for v in values)
-
-
-def _search(text: bytes, wanted: bytes, first: int) -> int | None:
-    """The place of a plain text, counted from 1, from `first` on; in linear time, unlike Lua's own."""
-    return text.find(wanted, int(first) - 1) + 1 or None
 
 
 def _source(name: str) -> bytes:
@@ -391,4 +348,7 @@ def _lupa() -> Any:  # Any: lupa has no types
         import lupa.lua51
     except ImportError:
         raise UnsupportedOperation(f"scripts need lupa: {INSTALL}") from None
+    missing = missing_function(lupa.lua51.__file__)
+    if missing is not None:
+        raise UnsupportedOperation(f"scripts need a lupa that exports {missing}: {INSTALL}")
     return lupa.lua51

@@ -2,15 +2,16 @@
 --
 -- Lua's own pattern matcher is one call of C: nothing can interrupt it, a pattern with many quantifiers takes
 -- exponential time, and each quantifier takes C stack. `guard` estimates the worst case of a call. Where that is small,
--- Lua's own functions do the work; beyond it a backtracking matcher written in Lua does, which the hook interrupts and
+-- Lua's own functions do the work; beyond it a backtracking matcher written in Lua does, which can be interrupted and
 -- whose depth is bounded. tests/server/test_patterns.py holds the two against each other.
 --
--- Handed in: `charge`, told the estimated cost of each call, and `search`, which finds plain text in linear time.
+-- Handed in: `search`, which finds plain text in linear time, and `as_lua`, which makes of a function of C one of Lua.
 -- Handed out: the guarded functions by name, and the matcher's own by name for that test.
 
-local charge, search = ...
+local search, as_lua = ...
 
-local error, floor, max, min, select, tonumber, type = error, math.floor, math.max, math.min, select, tonumber, type
+local error, getmetatable, select, tonumber, type = error, getmetatable, select, tonumber, type
+local floor, max, min = math.floor, math.max, math.min
 local byte, char, concat, sub = string.byte, string.char, table.concat, string.sub
 local own = {find = string.find, match = string.match, gmatch = string.gmatch, gsub = string.gsub}
 local find = own.find
@@ -382,11 +383,14 @@ function matcher.match(text, pattern, init)
   end
 end
 
+-- In gmatch the character that is an anchor elsewhere is none.
+
+local function without_anchor(pattern)
+  return byte(pattern) == 94 and "%" .. pattern or pattern
+end
+
 function matcher.gmatch(text, pattern)
-  local m, at = begin(text, pattern), 1
-  if m.items.is_anchored then -- in gmatch, no anchor
-    m = begin(text, "%" .. pattern)
-  end
+  local m, at = begin(text, without_anchor(pattern)), 1
   return function()
     while at <= #text + 1 do
       local from, after = at, match_at(m, at)
@@ -457,9 +461,7 @@ end
 local guarded = {}
 
 local function is_costly(text, pattern, more)
-  local steps_max = cost(text, pattern) + (more or 0)
-  charge(min(steps_max, STEPS_MAX))
-  return steps_max > STEPS_MAX
+  return cost(text, pattern) + (more or 0) > STEPS_MAX
 end
 
 local function as_text(value)
@@ -481,7 +483,6 @@ function guarded.find(...)
   if not is_text(text, pattern) or init and not tonumber(init) then
     return own.find(...)
   elseif is_plain or not find(pattern, "[%^%$%*%+%?%.%(%[%%%-]") then
-    charge(#text)
     if #text * #pattern > STEPS_MAX then
       local at = search(text, pattern, first(text, init))
       if at then
@@ -507,22 +508,34 @@ end
 function guarded.gmatch(...)
   local text, pattern = ...
   text, pattern = as_text(text), as_text(pattern)
-  if is_text(text, pattern) and is_costly(text, pattern) then
+  if is_text(text, pattern) and is_costly(text, without_anchor(pattern)) then
     return matcher.gmatch(text, pattern)
   end
   return own.gmatch(...)
+end
+
+-- What gsub asks for a replacement: a table with a metatable may lead to a function of C.
+
+local function interruptible(replacement)
+  if type(replacement) == "table" and getmetatable(replacement) ~= nil then
+    return function(name) return replacement[name] end
+  end
+  return as_lua(replacement)
 end
 
 function guarded.gsub(...)
   local text, pattern, replacement, count_max = ...
   text, pattern, replacement = as_text(text), as_text(pattern), as_text(replacement)
   local kind = type(replacement)
-  if is_text(text, pattern) and (kind == "string" or kind == "table" or kind == "function")
-    and (not count_max or tonumber(count_max))
-    and is_costly(text, pattern, kind == "string" and #text * #replacement) then
+  if not is_text(text, pattern) or kind ~= "string" and kind ~= "table" and kind ~= "function"
+    or count_max and not tonumber(count_max) then
+    return own.gsub(...)
+  end
+  replacement = interruptible(replacement)
+  if is_costly(text, pattern, kind == "string" and #text * #replacement) then
     return matcher.gsub(text, pattern, replacement, count_max)
   end
-  return own.gsub(...)
+  return own.gsub(text, pattern, replacement, count_max)
 end
 
 guarded.gfind = guarded.gmatch

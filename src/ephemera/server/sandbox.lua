@@ -1,32 +1,28 @@
--- The world of a script: what it can see and cannot change, and how it is run and ended.
+-- The world of a script: what it can see and cannot change, and how it is run.
 --
--- Handed in: the members of `redis`, the libraries by name, `explain` (the text of an error that a function in Python
--- raised), `ask` (after how many instructions to look again at the script that holds so many kilobytes; 0 if it
--- has to end), `note_end` (given the line at which it had to), `search` (the place of a plain text), `draw` (a seed), the
--- source of patterns.lua, how many instructions pass before the first look, and from how many kilobytes on they are
--- counted without the garbage.
--- Handed out: `compile`, `run`, `null`, what arms and disarms those looks, the collector, and `fields` of a table.
+-- Handed in: the members of `redis`, the libraries by name, `draw` (a seed), the source of patterns.lua, and where the guards of
+-- _lua_guard.pyx are: its library and the address of their state.
+-- Handed out: `compile`, `run`, `null`, the collector, and what reads tables for Python: `fields` and `reply`.
 --
 -- Rules. All scripts of a server share this interpreter, so whatever a script can reach is its own, or cannot be changed:
 --   * Tables that all scripts share are read through an empty table in front of them, which refuses to be written to.
---   * No object of Python is ever handed to a script. Functions in Python are wrapped in closures of C (`as_function`), not
---     of Lua, because the tail call `return redis.call(...)` of a function of Lua leaves no trace of its line. Their
---     errors arrive as objects of Python, and every way to catch an error (pcall, xpcall, coroutine.resume) turns
---     them into tables or text. Should one slip through, it does nothing: the metatable of these objects is emptied and hidden.
+--   * No object of Python is ever handed to a script. Functions in Python are wrapped in closures of C, which turn their
+--     errors into tables. Should one slip through, it does nothing: the metatable of these objects is emptied and hidden.
 --   * Functions of Lua's own that change state which all scripts share (the collector, the random numbers, environments,
 --     debug hooks) are replaced or left out.
---   * Functions of C cannot be interrupted. Those whose cost or depth is not bounded by the size of what they are given are guarded.
+--   * Functions of C cannot be interrupted. Those whose cost or depth is not bounded by the size of what they are given are
+--     bounded, and what they call back is a function of Lua, which can be.
+--   * No code of a script runs where its interrupts do not: not as the handler of an error, which may be that of an interrupt.
 
-local redis, libraries, explain, ask, note_end, search, draw, patterns, LOOK_FIRST, KILOBYTES_MAX = ...
+local redis, libraries, draw, patterns, library, address = ...
+local guard = assert(package.loadlib(library, "ephemera_lua_guard"))(address)
 
-local collectgarbage, gcinfo = collectgarbage, gcinfo
-local error, getinfo, getmetatable, loadstring = error, debug.getinfo, getmetatable, loadstring
-local next, pairs, pcall, rawget, rawset = next, pairs, pcall, rawget, rawset
-local select, setfenv, sethook, setmetatable = select, setfenv, debug.sethook, setmetatable
-local tonumber, tostring, type, unpack, xpcall = tonumber, tostring, type, unpack, xpcall
+local collectgarbage, error, getinfo, getmetatable = collectgarbage, error, debug.getinfo, getmetatable
+local loadstring, next, pairs, pcall, rawget, rawset = loadstring, next, pairs, pcall, rawget, rawset
+local select, setfenv, setmetatable, tonumber, tostring = select, setfenv, setmetatable, tonumber, tostring
+local type, unpack = type, unpack
 local byte, find, format, sub = string.byte, string.find, string.format, string.sub
-local concat, floor, insert, sort = table.concat, math.floor, table.insert, table.sort
-local create, resume, running = coroutine.create, coroutine.resume, coroutine.running
+local concat, floor, sort = table.concat, math.floor, table.sort
 
 local READONLY = "Attempt to modify a readonly table"
 local OWN = getinfo(1, "S").source
@@ -47,21 +43,19 @@ end
 local function as_functions(members)
   for name, member in pairs(members) do
     if type(member) == "userdata" then
-      members[name] = python.as_function(member)
+      members[name] = guard("python", python.as_function(member))
     end
   end
-  return members
 end
 
-local an_object = explain
-local called = as_functions {explain = explain, ask = ask, note_end = note_end, search = search, draw = draw}
-explain, ask, note_end, search, draw = called.explain, called.ask, called.note_end, called.search, called.draw
+local an_object = draw
+draw = guard("python", python.as_function(draw))
+redis.pcall = guard("python", python.as_function(redis.call), true)
 as_functions(redis)
-for _, library in pairs(libraries) do
-  as_functions(library)
+for _, each in pairs(libraries) do
+  as_functions(each)
 end
 hide_python(an_object)
-an_object, called = nil, nil
 
 -- Tables that scripts read through an empty one in front of them.
 
@@ -82,15 +76,12 @@ local function protect(inner, index)
   return front
 end
 
--- Errors, as scripts know them. A stack that overflows in the look at the script does so in the script. The second
--- value is whether the error named a line of this file, which was taken off.
+-- Errors, as scripts know them. The second value is whether the error named a line of this file, which was taken off.
 
 local OWN_PLACE = getinfo(1, "S").short_src .. ":"
 
 local function known(err)
-  if type(err) == "userdata" and err ~= null then
-    return {err = explain(err)}, false
-  elseif type(err) == "string" and sub(err, 1, #OWN_PLACE) == OWN_PLACE then
+  if type(err) == "string" and sub(err, 1, #OWN_PLACE) == OWN_PLACE then
     return sub(err, (find(err, " ", #OWN_PLACE, true) or #err) + 1), true
   end
   return err, false
@@ -108,147 +99,37 @@ local function place()
   return info
 end
 
--- The look at time and memory. Once a script has to end every instruction fails, so that no pcall goes on.
--- While an error of the look itself is handled nothing looks: no code of the script may run then.
-
-local is_looking = false
-local look
-local FIRST_THREAD = {} -- which has no name that could be a key
-local intervals = setmetatable({}, {__mode = "k"})
-
-local function look_after(every, thread)
-  intervals[thread or running() or FIRST_THREAD] = every
-  if thread then
-    sethook(thread, look, "", every)
-  else
-    sethook(look, "", every)
-  end
-end
-
-local function finish()
-  local info = place()
-  note_end(info and info.source .. ":" .. info.currentline or "")
-  sethook(look, "", 1)
-  error("ended", 0)
-end
-
-function look()
-  is_looking = true
-  if gcinfo() > KILOBYTES_MAX then
-    collectgarbage()
-  end
-  local every = ask(gcinfo())
-  if every == 0 then
-    finish()
-  elseif every ~= intervals[running() or FIRST_THREAD] then
-    look_after(every)
-  end
-  is_looking = false
-end
-
-local function arm()
-  is_looking = false
-  look_after(LOOK_FIRST)
-end
-
--- The look of functions of C that may take long: after so many steps of theirs, however few instructions passed.
-
-local CHARGED_MAX = 1e7
-local charged = 0
-
-local function charge(steps)
-  charged = charged + steps
-  if charged >= CHARGED_MAX then
-    charged, is_looking = 0, true
-    if ask(0) == 0 then
-      finish()
-    end
-    is_looking = false
-  end
-end
-
--- Where too little of a stack is left to call `look`, the hook fails instead, and the script may catch that error. So
--- whoever catches an error looks, by calling a function of C, which takes none of the C stack.
-
-local function look_at_catch()
-  if gcinfo() > KILOBYTES_MAX then
-    look()
-  else
-    charge(CHARGED_MAX)
-  end
-end
-
-local function caught(is_well, err, ...)
-  if is_well then
-    return true, err, ...
-  end
-  look_at_catch()
-  err = known(err)
-  if type(err) == "table" and type(rawget(err, "err")) == "string" then
-    err = rawget(err, "err")
-  end
-  return false, err
-end
-
 -- Guards of functions of C.
-
-local STRING_MAX = KILOBYTES_MAX * 1024 / 2
-local UNPACKED_MAX = 8000 -- what the stack of C holds
-local SHIFTED_MAX = 1e6
 
 local function refuse_argument(name, place, wanted, given)
   error(format("bad argument #%d to '%s' (%s expected, got %s)", place, name, wanted, given), 3)
 end
 
-function string.rep(...)
-  local text, count = ...
-  local given = select("#", ...)
-  if type(text) ~= "string" and type(text) ~= "number" then
-    refuse_argument("rep", 1, "string", given < 1 and "no value" or type(text))
+local search = guard("search")
+
+string.rep = guard("rep")
+table.insert = guard("insert", table.insert, behind)
+table.remove = guard("remove", table.remove)
+
+-- What a function of C calls back: one of C would be called without an instruction in between.
+
+local function as_lua(act)
+  if type(act) == "function" and getinfo(act, "S").what == "C" then
+    return function(...) return (act(...)) end
   end
-  text = text .. ""
-  count = tonumber(count) or refuse_argument("rep", 2, "number", given < 2 and "no value" or type(count))
-  if text == "" or not (count >= 1) then
-    return ""
-  elseif #text * count > STRING_MAX then
-    error("resulting string too large", 2)
-  end
-  local made = ""
-  while count >= 1 do
-    if count % 2 >= 1 then
-      made = made .. text
-    end
-    count = floor(count / 2)
-    text = count >= 1 and text .. text
-  end
-  return made
+  return act
 end
 
-for name, guarded in pairs((loadstring(patterns, OWN)(charge, search))) do
+for name, guarded in pairs((loadstring(patterns, OWN)(search, as_lua))) do
   string[name] = guarded
 end
 
--- The one of C writes raw, past what refuses, and moves everything from a place far below 1. It is given nothing that it
--- would refuse itself, since its error would not name the script's line.
-
-function table.insert(...)
-  local to, place = ...
-  local count = select("#", ...)
-  if type(to) ~= "table" then
-    refuse_argument("insert", 1, "table", count == 0 and "no value" or type(to))
-  elseif count ~= 2 and count ~= 3 then
-    error("wrong number of arguments to 'insert'", 2)
-  elseif count == 3 and not tonumber(place) then
-    refuse_argument("insert", 2, "number", type(place))
-  elseif behind[to] then
-    error(READONLY, 0)
-  elseif count == 3 and not (tonumber(place) > -SHIFTED_MAX and tonumber(place) < 2 ^ 31) then
-    error("bad argument #2 to 'insert' (position out of bounds)", 2)
+for _, name in ipairs {"foreach", "foreachi"} do
+  local own = table[name]
+  table[name] = function(of, act)
+    return own(of, as_lua(act))
   end
-  return insert(...)
 end
-
--- In C the comparisons would be no instructions: nobody could end a sort that takes quadratic time.
 
 local function is_less(one, other)
   return one < other
@@ -256,30 +137,10 @@ end
 
 function table.sort(...)
   local values, compare = ...
-  if type(values) ~= "table" or compare ~= nil and type(compare) ~= "function" then
-    return sort(...)
-  elseif compare == nil then
+  if compare == nil and type(values) == "table" then
     return sort(values, is_less)
-  elseif getinfo(compare, "S").what == "C" then
-    return sort(values, function(one, other) return (compare(one, other)) end)
   end
-  return sort(values, compare)
-end
-
-local function unpack_guarded(...)
-  local from, first, last = ...
-  if type(from) == "table" then
-    first = tonumber(first == nil and 1 or first)
-    last = tonumber(last == nil and #from or last)
-    if first and last then
-      if last < first then
-        return
-      elseif not (last - first < UNPACKED_MAX) then
-        error("too many results to unpack", 2)
-      end
-    end
-  end
-  return unpack(...)
+  return sort(values, as_lua(compare))
 end
 
 -- Random numbers: those of Redis for the same seed. Each script has its own, since `math.randomseed` of one would decide
@@ -347,11 +208,11 @@ for _, name in ipairs {"math", "string", "table"} do
 end
 
 globals.redis = protect(redis)
-for name, library in pairs(libraries) do
-  globals[name] = protect(library)
+for name, each in pairs(libraries) do
+  globals[name] = protect(each)
 end
 libraries.cjson.null = null
-globals.unpack = unpack_guarded
+globals.unpack = guard("unpack", unpack)
 
 globals._G = protect(globals, function(_, name)
   local found = globals[name]
@@ -361,8 +222,30 @@ globals._G = protect(globals, function(_, name)
   return found
 end)
 
+-- The compiler takes time quadratic in the number of jumps to one place. None of the words that make them is in much code.
+
+local CODE_BYTES_MAX = 16 * 1024 * 1024
+local CODE_BYTES_SAFE = 65536
+local JUMPS_MAX = 20000
+
+local function is_too_complex(code)
+  if #code <= CODE_BYTES_SAFE or #code > CODE_BYTES_MAX then
+    return #code > CODE_BYTES_MAX
+  end
+  local jumps = 0
+  for _, word in ipairs {"and", "or", "break", "elseif"} do
+    local at = search(code, word, 1)
+    while at and jumps <= JUMPS_MAX do
+      jumps, at = jumps + 1, search(code, word, at + 1)
+    end
+  end
+  return jumps > JUMPS_MAX
+end
+
 local function compile(code, name)
-  if byte(code) == 27 then
+  if type(code) == "string" and is_too_complex(code) then
+    return nil, "code is too large or too complex"
+  elseif byte(code) == 27 then
     code = " " .. code -- no text begins like this: it is bytecode, which could do anything
   end
   local made, err = loadstring(code, name)
@@ -393,9 +276,6 @@ local PACE = {stop = 0, restart = 0, setpause = 200, setstepmul = 200}
 
 function globals.collectgarbage(...)
   local option = ...
-  if option ~= "count" then
-    charge(CHARGED_MAX)
-  end
   return PACE[option] or collectgarbage(...)
 end
 
@@ -435,34 +315,39 @@ function globals.setmetatable(to, meta)
   return setmetatable(to, meta)
 end
 
+local function caught(is_well, err, ...)
+  if is_well then
+    return true, err, ...
+  end
+  err = known(err)
+  if type(err) == "table" and type(rawget(err, "err")) == "string" then
+    err = rawget(err, "err")
+  end
+  return false, err
+end
+
 function globals.pcall(...)
   return caught(pcall(...))
 end
 
-local function handled(is_well, err, ...)
+-- Lua's own calls the handler before it unwinds, and so perhaps within an interrupt.
+
+local function handled(handle, is_well, err, ...)
   if is_well then
     return true, err, ...
   end
-  look_at_catch()
-  return false, (known(err))
+  local is_handled, result = pcall(handle, (known(err)))
+  if is_handled then
+    return false, result
+  end
+  return false, "error in error handling"
 end
 
 function globals.xpcall(act, handle)
-  return handled(xpcall(act, function(err)
-    if is_looking then
-      return err
-    end
-    return handle((known(err)))
-  end))
+  return handled(handle, pcall(act))
 end
 
--- A coroutine of Lua 5.1 has a hook of its own.
-
-local function begin(act)
-  local made = create(act)
-  look_after(LOOK_FIRST, made)
-  return made
-end
+local resume = guard("resume", coroutine.resume)
 
 local function passed_on(is_well, ...)
   if not is_well then
@@ -472,12 +357,12 @@ local function passed_on(is_well, ...)
 end
 
 globals.coroutine = protect {
-  create = begin,
+  create = coroutine.create,
   resume = function(...) return caught(resume(...)) end,
   running = coroutine.running,
   status = coroutine.status,
   wrap = function(act)
-    local made = begin(act)
+    local made = coroutine.create(act)
     return function(...) return passed_on(resume(made, ...)) end
   end,
   yield = coroutine.yield,
@@ -485,11 +370,11 @@ globals.coroutine = protect {
 
 getmetatable("").__metatable = nothing
 
--- The fields of a table for Python: first a function that returns more of them in the same way, or nil where there are no more,
--- then names and values in turn. Functions are replaced by one of Lua, because lupa loses its place in a table that
--- holds one of C with an object of Python behind it.
+-- Tables for Python, some members at a time, because all of them may be far more than fits into its memory. Functions are
+-- replaced by one of Lua: lupa loses its place in a table that holds one of C with an object of Python behind it.
 
-local FIELDS_MAX = 500
+local MEMBERS_MAX = 500
+local BYTES_MAX = 1e6
 
 local passed
 
@@ -497,17 +382,61 @@ function passed(value)
   return type(value) == "function" and passed or value
 end
 
+-- First a function that returns more of them in the same way, or nil where there are no more, then the size of their texts,
+-- then names and values in turn.
+
 local function fields(of, name)
-  local found, count, value = {}, 0, nil
+  local found, count, bytes, value = {}, 0, 0, nil
   repeat
     name, value = next(of, name)
     if name == nil then
-      return nil, unpack(found, 1, count)
+      return nil, bytes, unpack(found, 1, count)
     end
     found[count + 1], found[count + 2] = passed(name), passed(value)
-    count = count + 2
-  until count == 2 * FIELDS_MAX
-  return function() return fields(of, name) end, unpack(found, 1, count)
+    count, bytes = count + 2, bytes + (type(name) == "string" and #name or 0) + (type(value) == "string" and #value or 0)
+  until count == 2 * MEMBERS_MAX or bytes > BYTES_MAX
+  return function() return fields(of, name) end, bytes, unpack(found, 1, count)
+end
+
+-- A table as a reply. First the name of the field that makes it something else than an array, and that field; or false,
+-- whether there are more members, and those behind a place. They end before the first that is missing.
+
+local TAGS = {
+  {"err", "string"}, {"ok", "string"}, {"double", "number"}, {"map", "table"}, {"set", "table"},
+  {"big_number", "string"}, {"verbatim_string", "table"},
+}
+
+local function tagged(of)
+  for place = 1, #TAGS do
+    local name, kind = TAGS[place][1], TAGS[place][2]
+    local value = rawget(of, name)
+    if name == "verbatim_string" and type(value) == kind then
+      value, kind = rawget(value, "string"), "string"
+    end
+    if type(value) == kind then
+      return name, value
+    end
+  end
+end
+
+local function reply(of, place)
+  local tag, value
+  if place == 0 then
+    tag, value = tagged(of)
+  end
+  if tag then
+    return tag, value
+  end
+  local found, count, bytes = {}, 0, 0
+  repeat
+    value = rawget(of, place + count + 1)
+    if value == nil then
+      return false, false, unpack(found, 1, count)
+    end
+    count, bytes = count + 1, bytes + (type(value) == "string" and #value or 0)
+    found[count] = passed(value)
+  until count == MEMBERS_MAX or bytes > BYTES_MAX
+  return false, true, unpack(found, 1, count)
 end
 
 -- Running.
@@ -522,17 +451,27 @@ local function report(err)
   if type(err) ~= "table" or behind[err] then
     err = {err = "ERR " .. tostring(err)}
   end
-  local text = rawget(err, "err")
-  if info then
-    return {err = text, source = info.source, line = info.currentline}
-  end
-  return {err = text}
+  return {err = rawget(err, "err"), place = info and info.source .. ":" .. info.currentline}
 end
+
+local run_guarded = guard("run")
+
+local function outcome(is_well, value)
+  if is_well then
+    return true, value
+  elseif type(value) == "table" then
+    return false, value.err, value.place
+  end
+  collectgarbage() -- it may be that there is no memory left
+  return false, "ERR " .. tostring(value)
+end
+
+-- Whether it went well, and its result or the text of its error and its place.
 
 local function run(script, keys, arguments)
-  high, low, charged = nil, nil, 0
+  high, low = nil, nil
   globals.KEYS, globals.ARGV = keys, arguments
-  return xpcall(script, report)
+  return outcome(run_guarded(script, report))
 end
 
-return compile, run, null, arm, sethook, collectgarbage, fields
+return compile, run, null, collectgarbage, fields, reply

@@ -4,8 +4,7 @@ A script is one transaction of the store, or a part of the one that EXEC runs. W
 stays, as in Redis. Where it takes too much memory, or somebody sends SCRIPT KILL, it is ended and nothing of
 it stays. Where it takes longer than `busy-reply-threshold`, others are served between its slices: see `busy`.
 
-How a script is doing is looked at between its instructions, after as many as took a moment so far. One call of
-C is one instruction: nobody looks at it before it returns.
+A script is interrupted every few milliseconds: see `_lua_guard`. One call of C is not, and neither is one command.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from hashlib import sha1
-from math import inf
 from sys import getsizeof
 from typing import TYPE_CHECKING
 
@@ -22,8 +20,6 @@ from ephemera.resp.encoder import double
 from ephemera.resp.replies import Refused, Reply
 from ephemera.server.lua import (
     KILOBYTES_MAX,
-    LOOK_EVERY_MAX,
-    LOOK_FIRST,
     Failed,
     Function,
     Lua,
@@ -50,10 +46,7 @@ WHOLE_MAX = 2**62
 """Whole numbers below this are passed to commands with all their digits."""
 SLICE_NS = 5_000_000
 """How long a script that has passed the threshold runs before others are served again."""
-LOOK_NS = 1_000_000
-"""How much time should pass, at most, between two looks at a script."""
-LOOK_GROWTH = 2
-"""How much rarer a look may become from one to the next: a script may begin what takes long at any time."""
+NEVER_NS = 2**63 - 1
 KILLED = "ERR Script killed by user with SCRIPT KILL..."
 ALONE = "ERR Script ended and undone: its client is gone"
 TOO_LARGE = f"ERR Script ended and undone: it held more than {KILOBYTES_MAX} kilobytes"
@@ -79,16 +72,11 @@ class Run:
     """A script that is running."""
 
     session: Session
-    slice_ends_ns: float
+    slice_ends_ns: int
     is_readonly: bool
     protocol: int = 2
-    looked_ns: int = 0
-    look_every: int = LOOK_FIRST
-    """How many instructions there were between the last two looks."""
     end: str = ""
     """Why it has to end."""
-    end_place: bytes = b""
-    """The line at which it did."""
 
 
 class Scripts:
@@ -168,8 +156,7 @@ class Scripts:
                 members,
                 libraries,
                 explain=_explain,
-                look=self.look,
-                note_end=self.note_end,
+                look=self.has_to_end,
                 check=self.check,
             )
         return self._lua
@@ -207,11 +194,10 @@ class Scripts:
             raise Refused("ERR Can not execute a script with write flag using *_ro command.")
         is_readonly = is_readonly or b"no-writes" in (script.flags or ())
         limit_ms = self._server.settings.busy_reply_threshold
-        now_ns = elapsed_ns()
-        slice_ends_ns = now_ns + limit_ms * 1_000_000 if limit_ms else inf
+        slice_ends_ns = elapsed_ns() + limit_ms * 1_000_000 if limit_ms else NEVER_NS
         call, db = session.call, session.db
         args, command = call.args, call.command
-        self._running = Run(session, slice_ends_ns, is_readonly, looked_ns=now_ns)
+        self._running = Run(session, slice_ends_ns, is_readonly)
         if self._server.busy.is_ending:
             self._running.end = ALONE
         try:
@@ -225,47 +211,38 @@ class Scripts:
 
     def _answer(self, script: Script, keys: list[bytes], arguments: list[bytes]) -> Reply:
         run = self.running
+        place = b""
+        # One that has to end before it began, since nobody waits for it, looks at once.
+        self.lua.guard.set_slice(0 if run.end else run.slice_ends_ns)
         try:
             value = self.lua.run(script.function, keys, arguments)
             reply = self.lua.to_reply(value, run.protocol)
         except Failed as error:
             reply = Refused(error.text + _where(script, error.place))
-            run.end_place = run.end_place or error.place
+            place = error.place
         except Refused as refused:  # by what made a reply of its value
-            reply = refused
+            reply = Refused(refused.text)  # one without a traceback, which would keep that value
         if run.end:
-            reply = Refused(run.end.encode() + _where(script, run.end_place))
+            reply = Refused(run.end.encode() + _where(script, place))
             self._server.abandon(reply)
         return reply
 
-    def look(self, kilobytes: int = 0) -> int:
-        """After how many instructions to look again at the running script, which holds so much; 0 ends it."""
-        run, now_ns = self.running, elapsed_ns()
-        if kilobytes:
-            per_moment = run.look_every * LOOK_NS // max(1, now_ns - run.looked_ns)
-            run.look_every = max(1, min(per_moment, run.look_every * LOOK_GROWTH, LOOK_EVERY_MAX))
-            run.looked_ns = now_ns
-        if kilobytes > KILOBYTES_MAX:
+    def has_to_end(self, is_large: bool) -> bool:
+        """Look at the running script, which may hold too much; let others be served if its slice is over."""
+        run = self.running
+        if is_large:
             run.end = run.end or TOO_LARGE
-        if now_ns > run.slice_ends_ns:
-            self._pause(run)
-        return 0 if run.end else run.look_every
-
-    def _pause(self, run: Run) -> None:
-        """Let others be served; one of them may have ended the script meanwhile."""
-        self._server.busy.pause()
-        if self._server.busy.is_ending:
-            run.end = run.end or ALONE
-        run.looked_ns = elapsed_ns()
-        run.slice_ends_ns = run.looked_ns + SLICE_NS
-
-    def note_end(self, place: bytes) -> None:
-        """The running script was ended at this line: the first one counts."""
-        self.running.end_place = self.running.end_place or place
+        if not run.end and elapsed_ns() >= run.slice_ends_ns:
+            self._server.busy.pause()
+            if self._server.busy.is_ending:
+                run.end = run.end or ALONE
+            run.slice_ends_ns = elapsed_ns() + SLICE_NS
+            self.lua.guard.set_slice(run.slice_ends_ns)
+        return bool(run.end)
 
     def check(self) -> None:
         """The look of what runs outside the interpreter. Raises Refused where the script has to end."""
-        if not self.look():
+        if self.has_to_end(is_large=False):
             raise Refused(self.running.end)
 
     def kill(self) -> None:
@@ -327,7 +304,6 @@ class Api:
         major, minor, patch = map(int, REDIS_VERSION.split("."))
         return {
             "call": self.call,
-            "pcall": self.pcall,
             "error_reply": self.error_reply,
             "status_reply": self.status_reply,
             "sha1hex": self.sha1hex,
@@ -351,16 +327,8 @@ class Api:
             raise reply
         return self._scripts.lua.from_reply(reply, self._scripts.running.protocol)
 
-    def pcall(self, *arguments: LuaValue) -> LuaValue:
-        try:
-            reply = self._perform(arguments)
-        except Refused as refused:
-            reply = refused
-        return self._scripts.lua.from_reply(reply, self._scripts.running.protocol)
-
     def _perform(self, arguments: tuple[LuaValue, ...]) -> Reply:
         run = self._scripts.running
-        self._scripts.check()
         if not arguments:
             raise Refused("ERR Please specify at least one argument for this redis lib call")
         args = [_argument(each) for each in arguments]
