@@ -391,6 +391,10 @@ def busy() -> Iterator[Server]:
         # A table of few elements that calls itself long.
         "local t = {} for k = 0, 29 do t[2 ^ k] = 1 end while true do pcall(table.insert, t, 1, 1) end",
         "local t = {} for k = 0, 29 do t[2 ^ k] = 1 end while true do pcall(table.remove, t, 1) end",
+        # Texts and tables that Python reads.
+        "local s = ('\\1'):rep(1e7) while true do cjson.encode(s) end",
+        "local s = '[' .. ('1,'):rep(3e7) .. '1]' while true do pcall(cjson.decode, s) end",
+        "local t = {} for i = 1, 1e6 do t['k' .. i] = 1 end while true do cjson.encode(t) end",
         # What the compiler takes quadratic time for.
         "local s = 'while x do ' .. ('if x then break end '):rep(1e5) .. 'end' while true do loadstring(s) end",
         "local s = 'return ' .. ('x and '):rep(1e6) .. 'x' while true do loadstring(s) end",
@@ -424,7 +428,11 @@ def timed(act: Callable[[], object]) -> tuple[float, object]:
     [
         "local s = ('x'):rep(1e8) local t = {} for i = 1, 7000 do t[i] = s end return t",
         "local s = ('x'):rep(1e8) local t = {} for i = 1, 7000 do t['k' .. i] = s end return {map = t}",
+        "local s = ('x'):rep(1e8) local t = {} for i = 1, 7000 do t[i] = s end return cjson.encode(t)",
+        "local s = ('x'):rep(1e6) local t = {} for d = 1, 120 do local n = {t} for i = 1, 60 do n[i + 1] = s end"
+        " t = n end return cjson.encode(t)",
         "local s = ('x'):rep(1e8) local t = {} for i = 1, 7000 do t[i] = s end redis.call('mset', unpack(t))",
+        "return cjson.encode(('x'):rep(1.2e8))",
     ],
 )  # fmt: skip
 def test_what_holds_one_text_many_times_is_refused_before_it_is_copied(

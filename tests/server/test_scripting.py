@@ -12,7 +12,7 @@ import pytest
 import ephemera
 from ephemera import ManualClock
 from ephemera.resp.replies import BigNumber, Reply, Simple, Unordered, Verbatim
-from ephemera.server import lua
+from ephemera.server import lua, lua_libraries
 from ephemera.server.server import Server
 from ephemera.server.settings import Settings
 from tests.server.clients import Client, wire
@@ -512,6 +512,48 @@ def test_cjson_decodes(text: str, expression: str, seen: str, client: Client) ->
     assert client("EVAL", script, 0, text) == seen.encode()
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1_000_000])
+def test_cjson_encodes_a_text_of_any_length(
+    piece_bytes: int, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lua_libraries, "PIECE_BYTES", piece_bytes)
+    named = {b"\b": b"\\b", b"\t": b"\\t", b"\n": b"\\n", b"\f": b"\\f", b"\r": b"\\r"}
+    texts = {bytes((code,)): b"\\u%04x" % code for code in (*range(32), 127)} | named
+    texts |= {each: b"\\" + each for each in (b'"', b"\\", b"/")}
+    every = bytes(range(256))
+    expected = b"".join(texts.get(bytes((code,)), bytes((code,))) for code in every)
+    assert client("EVAL", "return cjson.encode(ARGV[1])", 0, every) == b'"%b"' % expected
+    assert (
+        client("EVAL", "return cjson.encode({[ARGV[1]] = 1})", 0, every) == b'{"%b":1}' % expected
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]", "{}", '[1,-2.5,true,false,null,"x"]', '{"a":[{"b":{}},[[]]]}', '"\\u00e4\\n\\/"', " 1 ",
+        "[1,]", "[1 2]", '{"a"}', '{"a":}', "[", "x", '["a', "[1]]", "",
+    ],
+)  # fmt: skip
+def test_cjson_decodes_a_text_of_any_length_alike(
+    text: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "return {pcall(function() return cjson.encode(cjson.decode(ARGV[1])) end)}"
+    short = client("EVAL", script, 0, text)
+    monkeypatch.setattr(lua_libraries, "PIECE_BYTES", 1)
+    assert client("EVAL", script, 0, text) == short
+
+
+def test_cjson_decodes_no_more_values_than_fit(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lua_libraries, "PIECE_BYTES", 1)
+    monkeypatch.setattr(lua_libraries, "JSON_VALUES_MAX", 100)
+    script = "return #cjson.decode('[' .. ('1,'):rep(ARGV[1]) .. '1]')"
+    assert client("EVAL", script, 0, 99) == 100
+    assert "too many values" in client.error("EVAL", script, 0, 100)
+
+
 def test_cjson_passes_on_bytes_that_are_no_text(client: Client) -> None:
     script = "return cjson.decode(cjson.encode(ARGV[1]))"
     assert client("EVAL", script, 0, b"\xff\x00\x80") == b"\xff\x00\x80"
@@ -895,3 +937,15 @@ def test_nothing_is_dumped_as_redis_does_it(client: Client) -> None:
 )
 def test_function_refuses_in_rediss_words(args: tuple[str, ...], text: str, client: Client) -> None:
     assert client.error("FUNCTION", *args) == text
+
+
+# --- without what scripts need --------------------------------------------------------------------
+
+
+def test_a_lupa_that_exports_too_little_is_named_with_a_remedy(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lua, "missing_function", lambda _: "lua_sethook")
+    error = client.error("EVAL", "return 1", 0)
+    assert "scripts need a lupa that exports lua_sethook" in error
+    assert "pip install" in error

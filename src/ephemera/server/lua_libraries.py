@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
+from json.decoder import (  # type: ignore[attr-defined]  # the parts that are not in C
+    JSONArray,
+    JSONObject,
+)
+from json.encoder import encode_basestring
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]  # the one not in C
 from operator import and_, or_, xor
 from typing import TYPE_CHECKING, Any
 
 from ephemera.resp.replies import Refused
+from ephemera.server.lua import LOOK_STEPS
 
 if TYPE_CHECKING:
     from ephemera.server.lua import Lua, LuaValue
@@ -16,16 +24,19 @@ if TYPE_CHECKING:
 JSON_DEPTH_MAX = 128
 JSON_BYTES_MAX = 64 * 1024 * 1024
 """A table that holds others twice is small in Lua and without bound as JSON."""
+JSON_VALUES_MAX = 4 * 1024 * 1024
+"""Values in one text: more of them would not fit into the interpreter."""
+FIELD_BYTES = JSON_BYTES_MAX // JSON_VALUES_MAX
+"""What a field of a table counts besides its text: few bytes of JSON may be many of memory."""
+PIECE_BYTES = 1024 * 1024
+"""How much text is encoded or decoded between two looks at the script."""
 SPARSE_RATIO_MAX = 2
 SPARSE_SAFE = 10
 """An array with holes is one up to this length, and beyond it while it is no more than half empty."""
 
-ESCAPES = {
-    **{code: b"\\u%04x" % code for code in (*range(0x20), 0x7F)},
-    **{ord(char): b"\\" + char.encode() for char in '"\\/'},
-    **{ord(char): b"\\" + name for char, name in zip("\b\t\n\f\r", (b"b", b"t", b"n", b"f", b"r"), strict=True)},
-}  # fmt: skip
-ESCAPED = [ESCAPES.get(code, bytes((code,))) for code in range(256)]
+ESCAPED = re.compile(rb'[\x00-\x1f"\\/\x7f]')
+NUMBER = (int, float)
+TOO_LARGE = "ERR Cannot serialise, the text would be too large"
 
 
 def libraries(lua: Lua) -> Mapping[str, Mapping[str, object]]:
@@ -43,50 +54,79 @@ class Encoder:
         self._lua = lua
 
     def __call__(self, value: LuaValue = None) -> bytes:
-        parts, size = [], 0
-        for part in self._lua.looked_at(self._parts(value, 1)):
-            size += len(part)
-            if size > JSON_BYTES_MAX:
-                raise Refused("ERR Cannot serialise, the text would be too large")
-            parts.append(part)
-        return b"".join(parts)
+        self._read = 0
+        scalar = self._scalar(value)
+        if scalar is not None:
+            return _joined([scalar])
+        return _joined(self._lua.looked_at(self._parts(value, 1)))
 
-    def _parts(self, value: LuaValue, depth: int) -> Iterator[bytes]:
+    def _scalar(self, value: LuaValue) -> bytes | None:
+        """What is no table, as JSON; None for a table."""
+        if isinstance(value, bytes):
+            return self._quoted(value)
         if isinstance(value, bool):
-            yield b"true" if value else b"false"
-        elif isinstance(value, bytes):
-            yield _quoted(value)
-        elif isinstance(value, int | float):
-            yield _number(value)
-        elif self._lua.is_table(value):
-            if depth > JSON_DEPTH_MAX:
-                raise Refused(f"ERR Cannot serialise, excessive depth ({depth})")
-            yield from self._table(dict(self._lua.looked_at(self._lua.fields(value))), depth)
-        elif self._lua.is_function(value):
+            return b"true" if value else b"false"
+        if isinstance(value, NUMBER):
+            return _number(value)
+        if self._lua.is_table(value):
+            return None
+        if self._lua.is_function(value):
             raise Refused("ERR Cannot serialise function: type not supported")
-        else:
-            yield b"null"  # nil, or cjson.null: there is no other userdata
+        return b"null"  # nil, or cjson.null: there is no other userdata
 
-    def _table(self, fields: dict[Any, LuaValue], depth: int) -> Iterator[bytes]:
+    def _parts(self, table: LuaValue, depth: int) -> Iterator[bytes]:
+        if depth > JSON_DEPTH_MAX:
+            raise Refused(f"ERR Cannot serialise, excessive depth ({depth})")
+        fields = self._fields(table)
         length = _length(fields)
-        separator = b""
-        yield b"{" if length is None else b"["
-        if length is None:
-            for name, value in fields.items():
-                yield separator + _quoted(_name(name)) + b":"
+        separator = b"{" if length is None else b"["
+        for name in fields if length is None else range(1, length + 1):
+            label = self._quoted(_name(name)) + b":" if length is None else b""
+            value = fields.get(name)
+            scalar = self._scalar(value)
+            yield separator + label + (scalar or b"")
+            if scalar is None:
                 yield from self._parts(value, depth + 1)
-                separator = b","
-        else:
-            for place in range(1, length + 1):
-                yield separator
-                yield from self._parts(fields.get(place), depth + 1)
-                separator = b","
-        yield b"}" if length is None else b"]"
+            separator = b","
+        yield b"]" if length is not None else b"}" if fields else b"{}"
+
+    def _fields(self, table: LuaValue) -> dict[Any, LuaValue]:
+        """All fields, of which all will be encoded: where they are too large, that is known before."""
+        fields: dict[Any, LuaValue] = {}
+        for size, batch in self._lua.batches(table):
+            fields.update(batch)
+            self._read += size
+            if self._read + FIELD_BYTES * len(fields) > JSON_BYTES_MAX:
+                raise Refused(TOO_LARGE)
+        self._read += FIELD_BYTES * len(fields)
+        return fields
+
+    def _quoted(self, text: bytes) -> bytes:
+        is_short = len(text) <= PIECE_BYTES
+        return b'"%b"' % (_escaped(text) if is_short else _joined(self._pieces(text)))
+
+    def _pieces(self, text: bytes) -> Iterator[bytes]:
+        for start in range(0, len(text), PIECE_BYTES):
+            self._lua.check()
+            yield _escaped(text[start : start + PIECE_BYTES])
+
+
+def _joined(parts: Iterable[bytes]) -> bytes:
+    """The text of these parts. Raises Refused as soon as it is too large."""
+    found, size = [], 0
+    for part in parts:
+        size += len(part)
+        if size > JSON_BYTES_MAX:
+            raise Refused(TOO_LARGE)
+        found.append(part)
+    return b"".join(found)
 
 
 def _length(fields: dict[Any, LuaValue]) -> int | None:
     """How long an array these fields are, None when they are none."""
-    if not fields or not all(type(name) is int and name > 0 for name in fields):
+    if type(next(iter(fields), None)) is not int:
+        return None
+    if not all(type(name) is int and name > 0 for name in fields):
         return None
     length = max(fields)
     if length > SPARSE_SAFE and length > len(fields) * SPARSE_RATIO_MAX:
@@ -97,7 +137,7 @@ def _length(fields: dict[Any, LuaValue]) -> int | None:
 def _name(name: LuaValue) -> bytes:
     if isinstance(name, bytes):
         return name
-    if isinstance(name, int | float) and not isinstance(name, bool):
+    if isinstance(name, NUMBER) and not isinstance(name, bool):
         return b"%.14g" % name
     raise Refused("ERR Cannot serialise table: table key must be a number or string")
 
@@ -108,8 +148,11 @@ def _number(number: float) -> bytes:
     return b"%.14g" % number
 
 
-def _quoted(text: bytes) -> bytes:
-    return b'"%b"' % b"".join([ESCAPED[code] for code in text])
+def _escaped(text: bytes) -> bytes:
+    if ESCAPED.search(text) is None:
+        return text
+    escaped = encode_basestring(text.decode("latin-1"))[1:-1]
+    return escaped.replace("/", "\\/").replace("\x7f", "\\u007f").encode("latin-1")
 
 
 class Decoder:
@@ -123,14 +166,18 @@ class Decoder:
             raise Refused("ERR bad argument #1 to 'decode' (string expected)")
         try:
             # Bytes that are no UTF-8 come out as they went in.
-            found = json.loads(text.decode(errors="surrogateescape"), parse_int=float)
-            return self._value(found)
+            return self._value(self._decode(text.decode(errors="surrogateescape")))
         except json.JSONDecodeError as error:
             raise Refused(
                 f"ERR Expected value but found invalid token at character {error.pos + 1}"
             ) from None
         except (RecursionError, UnicodeEncodeError):
             raise Refused("ERR Found too many nested data structures, or no text") from None
+
+    def _decode(self, text: str) -> object:
+        if len(text) <= PIECE_BYTES:
+            return json.loads(text, parse_int=float)
+        return Interruptible(self._lua).decode(text)
 
     def _value(self, found: object) -> LuaValue:
         if found is None:
@@ -142,6 +189,29 @@ class Decoder:
         if isinstance(found, dict):
             fields = self._lua.looked_at(found.items())
             return self._lua.table({self._value(name): self._value(v) for name, v in fields})
+        return found
+
+
+class Interruptible(json.JSONDecoder):
+    """The same as json.loads in many steps of Python, with a look at the script now and then."""
+
+    def __init__(self, lua: Lua) -> None:
+        super().__init__(parse_int=float)
+        self._lua = lua
+        self._values = 0
+        self.parse_array = lambda state, _: JSONArray(state, self._scan)
+        self.parse_object = lambda state, strict, _, *rest: JSONObject(
+            state, strict, self._scan, *rest
+        )
+        self.scan_once = self._inner = py_make_scanner(self)
+
+    def _scan(self, text: str, start: int) -> tuple[object, int]:
+        self._values += 1
+        if self._values % LOOK_STEPS == 0:
+            self._lua.check()
+        if self._values > JSON_VALUES_MAX:
+            raise Refused("ERR Cannot decode, the text has too many values")
+        found: tuple[object, int] = self._inner(text, start)
         return found
 
 
