@@ -62,7 +62,7 @@ class HandWorker:
     def kick(self) -> None:
         """Nobody waits."""
 
-    def stop(self) -> None:
+    def stop(self, timeout: float) -> None:
         """Nothing runs."""
 
 
