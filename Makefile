@@ -75,7 +75,7 @@ clean: ## Remove everything that was made
 
 # A change of the packaging installs anew; a change of compiled sources only compiles what changed.
 $(VENV)/.installed: $(PACKAGING) $(COMPILED)
-	@echo "$(if $(REINSTALL),installing into $(VENV),compiling)"
+	@echo "$(if $(REINSTALL),installing into $(VENV) and compiling: a minute or two the first time,compiling)"
 	@python=$$(.ci/python) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
 	@$(if $(REINSTALL),$(call FORGET_FORMER_NAME,$(VENV)))
 	@$(BIN)/python $(if $(REINSTALL),$(PIP) install --editable '.[$(EXTRAS)]',setup.py --quiet build_ext --inplace)

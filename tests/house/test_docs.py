@@ -84,6 +84,18 @@ def test_a_program_prints_what_its_page_says(
     assert printed.getvalue() == output
 
 
+def test_a_program_of_the_readme_prints_the_same_when_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for code, output in PROGRAM.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+        for _ in range(2):
+            printed = io.StringIO()
+            with redirect_stdout(printed):
+                exec(compile(code, "a program of the README", "exec"), {"__name__": "__main__"})
+            assert printed.getvalue() == output
+
+
 def test_the_readme_has_programs_with_their_output() -> None:
     assert len(PROGRAM.findall((ROOT / "README.md").read_text(encoding="utf-8"))) == 2
 
