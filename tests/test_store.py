@@ -22,6 +22,37 @@ def test_a_store_in_memory_has_one_spelling(
             assert store.stats()["engine"] == "local"
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis:/x", "'redis://x'"),
+        ("redis:localhost:6379", "'redis://localhost:6379'"),
+        ("unix:/run/redis.sock", "'unix:///run/redis.sock'"),
+        ("s3:bucket", "'s3://bucket'"),
+        ("S3:/bucket/x", "'s3://bucket/x'"),
+        ("app.eph?x=1", "options are arguments of open"),
+        ("  ", "a path, memory://"),
+    ],
+)
+def test_what_looks_like_a_misspelt_url_is_no_path(
+    url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ephemera.InvalidArgument) as raised:
+        ephemera.open(url)
+    assert says in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plain_name_is_a_path_whatever_it_means_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("redis", "s3", "./redis:x", Path("app.eph?x=1"), "what?", "a:b"):
+        ephemera.open(path).close()
+        assert Path(path).is_dir()
+
+
 @pytest.mark.parametrize("url", ["memory://", "MEMORY://"])
 def test_a_url_names_the_engine(url: str) -> None:
     with ephemera.open(url) as store:

@@ -30,6 +30,8 @@ from ephemera.snapshot import Snapshot
 from ephemera.transaction import Transaction
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+NO_PATH = re.compile(r"\?[A-Za-z_]+=")
+"""The parameters of a URL, behind what would be a path."""
 MISSPELT_MEMORY = re.compile(r":?memory:?/?", re.IGNORECASE)
 ALLOWED_URLS = "a path, memory://, s3://, gs://, az://, file://, redis://, rediss://, unix:// or redis+cluster://"
 SLATEDB_SCHEMES = ("s3", "gs", "az", "file")
@@ -92,14 +94,32 @@ def _engine(url: object, options: Options) -> KeyValue:
             f"a store in memory is opened as 'memory://', not {place!r}; a directory of that name"
             " as './memory'"
         )
-    elif scheme or not place:
+    elif scheme or not place.strip():
         raise InvalidArgument(f"a store is opened by {ALLOWED_URLS}, not {place!r}")
     else:
+        if isinstance(url, str):
+            _check_path(url)
         from ephemera.engines.local.engine import LocalEngine
 
         engine = LocalEngine(place, options)
     # An engine asks for FamilyRefs of its own making where the protocol allows any.
     return cast(KeyValue, engine)
+
+
+def _check_path(path: str) -> None:
+    """Raise InvalidArgument for what looks like a misspelt URL: a Path of that name is not looked at."""
+    name, colon, rest = path.partition(":")
+    if colon and name.lower() in STORE_SCHEMES:
+        slashes = "///" if name.lower() == "unix" else "//"
+        raise InvalidArgument(
+            f"a URL is written {name.lower() + ':' + slashes + rest.lstrip('/')!r}, not {path!r};"
+            f" a directory of that name as './{path}'"
+        )
+    if NO_PATH.search(path):
+        raise InvalidArgument(
+            f"a path has no parameters, as in {path!r}: options are arguments of open();"
+            f" a directory of that name is opened as a pathlib.Path"
+        )
 
 
 class Store(Family):
