@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 import ephemera
 from ephemera.cli import stores
 from ephemera.cli.main import PANEL_OF
+from ephemera.formats import files
 from tests.cli.typing_it import PROGRAM, ok, process, refused, run
 from tests.engines.local.stores import wait_until
 
@@ -90,6 +92,20 @@ def test_a_store_that_another_process_keeps_to_itself_names_it(path: Path) -> No
 def test_a_file_that_cannot_be_written_is_named(path: Path, tmp_path: Path) -> None:
     ok("put", path, "k", "v")
     assert "nowhere" in refused("export", path, tmp_path / "nowhere" / "x.rdb")
+
+
+def test_a_directory_that_may_not_be_written_is_named(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "internal.tmp")
+
+    ok("put", path, "k", "v")
+    monkeypatch.setattr(files, "_open_private", denied)
+    told = refused("export", path, tmp_path / "x.rdb")
+    assert f"{tmp_path / 'x.rdb'} cannot be written: Permission denied" in told
+    assert f"the right to write in {tmp_path}, or choose another place" in told
+    assert ".tmp" not in told
 
 
 def test_a_copy_inside_the_store_is_refused(path: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ephemera.core.errors import InvalidArgument
+from ephemera.core.errors import AccessDenied, InvalidArgument
 from ephemera.formats.omissions import Omissions
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -89,7 +89,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise InvalidArgument(f"there is no directory {path.parent}")
     temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
     try:
-        with naming_full(path), open(temporary, "xb", opener=_open_private) as file:
+        with naming_full(path), _create(temporary, path) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -103,6 +103,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _create(temporary: Path, path: Path) -> BinaryIO:
+    try:
+        return open(temporary, "xb", opener=_open_private)
+    except PermissionError as error:
+        raise AccessDenied(
+            f"{path} cannot be written: {error.strerror}. Give this user the right to write in"
+            f" {path.absolute().parent}, or choose another place"
+        ) from None
 
 
 def _open_private(path: str, flags: int) -> int:

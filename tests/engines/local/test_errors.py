@@ -174,3 +174,12 @@ def test_a_lack_of_threads_leaves_no_listener_behind(
         store.put("lease", "worker", ttl=0.001)
         assert later.get(timeout=30).key == b"lease"
     assert events == []
+
+
+def test_the_advice_of_a_refusal_fits_the_case(path: Path) -> None:
+    new = path.parent / "new.eph"
+    absent = str(explain(errno.EACCES, new))
+    assert f"the right to write in {new.parent}, or choose another path" in absent
+    assert "mode=" not in absent
+    assert "mode=0o660" in str(explain(errno.EACCES, path))
+    assert "Only the owner of a store may change" in str(explain(errno.EPERM, path))

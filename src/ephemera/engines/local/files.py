@@ -332,7 +332,17 @@ def explain(number: int | None, path: object) -> EphemeraError | None:
     words = os.strerror(number) if number else ""
     if number in _NO_ROOM:
         return StoreFull(f"no room for {path}: {words}. Free some space; then writes go on")
-    if number in (errno.EACCES, errno.EPERM):
+    if number == errno.EACCES and _is_absent(path):
+        return AccessDenied(
+            f"{path}: {words}. Nothing can be made there: give this user the right to write in"
+            f" {os.path.dirname(os.path.abspath(str(path)))}, or choose another path"
+        )
+    if number == errno.EPERM:
+        return AccessDenied(
+            f"{path}: {words}. Only the owner of a store may change the permissions of its files: open"
+            " it without mode=, or as its owner"
+        )
+    if number == errno.EACCES:
         return AccessDenied(
             f"{path}: {words}. A store needs the right to read and write for every process, readers"
             " too: run as its owner, or let the owner open it with mode=0o660 and share its group"
@@ -354,6 +364,17 @@ def explain(number: int | None, path: object) -> EphemeraError | None:
     if number in (errno.ENAMETOOLONG, errno.ELOOP):
         return InvalidArgument(f"{path}: {words}")
     return None
+
+
+def _is_absent(path: object) -> bool:
+    """Whether nothing is there for certain: behind a directory that may not be searched, it is unknown."""
+    try:
+        os.lstat(str(path))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def allocate(fd: int, size: int) -> None:
