@@ -50,7 +50,11 @@ class EnteredWithAsync:
     """What `async with` enters, and `with` does not."""
 
     def __enter__(self) -> NoReturn:
-        raise NotAwaited(f"{self!r} is entered with `async with`, not `with`")
+        name = type(self).__name__
+        what = (
+            "what aio.open(), transaction() or snapshot() returns" if name == "Beginning" else name
+        )
+        raise NotAwaited(f"{what} is entered with `async with`, not `with`")
 
     def __exit__(self, *raised: object) -> None:
         raise AssertionError("it was never entered")
