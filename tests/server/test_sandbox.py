@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from time import thread_time
 
@@ -414,6 +415,15 @@ def test_a_script_that_takes_long_ends_soon_after_script_kill(endless: str, busy
     assert "killed" in str(reply)
     assert max(slowest_s, slice_s) < SLICE_SECONDS_MAX
     assert client("EVAL", "return 1", 0) == 1
+
+
+def test_a_script_is_interrupted_in_a_forked_process_too(busy: Server) -> None:
+    client = Client(busy)
+    client("EVAL", "return 1", 0)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if client("EVAL", "while true do end", 0) is False else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def timed(act: Callable[[], object]) -> tuple[float, object]:

@@ -1,7 +1,7 @@
 # cython: language_level=3, cdivision=True
 """What keeps scripts from taking the server with them: interrupts, room for Python, and bounds of Lua's own functions.
 
-Interrupts. While a script runs, a thread of ours asks every few milliseconds for a hook before the script's next instruction
+Interrupts. While scripts run, a thread of ours asks every few milliseconds for a hook before the next instruction
 (`lua_sethook` is made for this: it stores a few words). So an interrupt comes after a time, however heavy the instructions
 are, and a script that nobody interrupts pays nothing. The hook is in C: it needs neither a frame of Lua nor more of the C
 stack, and runs wherever an instruction does. It looks at the time and at the memory, and enters Python only when the
@@ -26,6 +26,8 @@ from libc.string cimport memcpy, strcmp
 
 from ephemera.core._clock cimport elapsed_ns
 
+from ephemera.core.errors import ResourcesExhausted
+
 cdef extern from "<unistd.h>" nogil:
     int getpid()
     int usleep(unsigned int)
@@ -34,16 +36,11 @@ cdef extern from "<pthread.h>" nogil:
     ctypedef unsigned long pthread_t
     ctypedef struct pthread_mutex_t:
         pass
-    ctypedef struct pthread_cond_t:
-        pass
     int pthread_create(pthread_t *, void *, void *(*)(void *) noexcept nogil, void *)
     int pthread_join(pthread_t, void **)
     int pthread_mutex_init(pthread_mutex_t *, void *)
     int pthread_mutex_lock(pthread_mutex_t *)
     int pthread_mutex_unlock(pthread_mutex_t *)
-    int pthread_cond_init(pthread_cond_t *, void *)
-    int pthread_cond_signal(pthread_cond_t *)
-    int pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *)
 
 cdef extern from *:
     """
@@ -115,7 +112,7 @@ cdef extern from "_lua_api.h" nogil:
 
 cdef enum:
     TICK_US = 2000         # between two interrupts
-    IDLE_TICKS_MAX = 10    # without a script, before the thread sleeps until the next
+    IDLE_TICKS_MAX = 500   # without a script, before the thread ends
     PLACE_BYTES = 256
     TEXT_BYTES_MAX = 128 * 1024 * 1024 # what one call makes or is given
     UNPACKED_MAX = 8000    # what the stack of C holds
@@ -124,10 +121,11 @@ cdef enum:
 
 cdef struct State:
     pthread_mutex_t mutex
-    pthread_cond_t woken
     pthread_t watcher
-    int watcher_pid        # 0 before there is one; another after a fork, which leaves threads behind
-    bint is_asleep
+    int pid                # of the process whose threads know the mutex: a fork leaves them behind
+    bint has_watcher       # to be joined
+    bint is_watching       # it has not ended
+    bint is_begun          # a script runs, or is about to
     bint is_closing
     lua_State *main
     lua_State *running
@@ -147,21 +145,16 @@ cdef void *watch(void *given) noexcept nogil:
     cdef State *state = <State *> given
     cdef int idle = 0
     pthread_mutex_lock(&state.mutex)
-    while not state.is_closing:
+    while not state.is_closing and idle < IDLE_TICKS_MAX:
+        idle += 1
         if state.running != NULL:
-            idle = 0
             lua_sethook(state.running, &hook, LUA_MASKCOUNT, 1)
-        else:
-            idle += 1
-        if idle > IDLE_TICKS_MAX:
+        pthread_mutex_unlock(&state.mutex)
+        usleep(TICK_US)
+        pthread_mutex_lock(&state.mutex)
+        if state.is_begun:
             idle = 0
-            state.is_asleep = True
-            pthread_cond_wait(&state.woken, &state.mutex)
-            state.is_asleep = False
-        else:
-            pthread_mutex_unlock(&state.mutex)
-            usleep(TICK_US)
-            pthread_mutex_lock(&state.mutex)
+    state.is_watching = False
     pthread_mutex_unlock(&state.mutex)
     return NULL
 
@@ -170,8 +163,6 @@ cdef void enter(State *state, lua_State *coroutine) noexcept nogil:
     """From here on its instructions run, or none (NULL)."""
     pthread_mutex_lock(&state.mutex)
     state.running = coroutine
-    if state.is_asleep:
-        pthread_cond_signal(&state.woken)
     pthread_mutex_unlock(&state.mutex)
 
 
@@ -500,10 +491,9 @@ cdef class Guard:
     def __dealloc__(self):
         if self.state == NULL:
             return
-        if self.state.watcher_pid == getpid():
+        if self.state.has_watcher and self.state.pid == getpid():
             pthread_mutex_lock(&self.state.mutex)
             self.state.is_closing = True
-            pthread_cond_signal(&self.state.woken)
             pthread_mutex_unlock(&self.state.mutex)
             pthread_join(self.state.watcher, NULL)
         free(self.state)
@@ -523,23 +513,44 @@ cdef class Guard:
         self.state.slice_ends_ns = ends_ns
 
     def begin(self):
-        """To be called before a script runs."""
+        """To be called before a script runs. Raises ResourcesExhausted where no thread can be started to watch it."""
         cdef State *state = self.state
         state.is_ending = False
         state.place[0] = 0
-        if state.watcher_pid != getpid():
+        if state.pid != getpid():
             pthread_mutex_init(&state.mutex, NULL)
-            pthread_cond_init(&state.woken, NULL)
-            state.is_asleep = False
-            if pthread_create(&state.watcher, NULL, &watch, state):
-                raise RuntimeError("no thread could be started to watch over scripts")
-            state.watcher_pid = getpid()
+            state.pid = getpid()
+            state.has_watcher = state.is_watching = False
+        if not self.set_begun(True):
+            self.start_watcher()
 
     def end(self):
         """To be called after it ran. Raises what ended it, if that was an exception that is no error of the script."""
+        self.set_begun(False)
         raised, self.raised = self.raised, None
         if raised is not None:
             raise raised
+
+    cdef bint set_begun(self, bint is_begun) noexcept:
+        """Return whether the watcher has seen that in time."""
+        pthread_mutex_lock(&self.state.mutex)
+        self.state.is_begun = is_begun
+        cdef bint is_watching = self.state.is_watching
+        pthread_mutex_unlock(&self.state.mutex)
+        return is_watching
+
+    cdef start_watcher(self):
+        cdef State *state = self.state
+        if state.has_watcher:
+            pthread_join(state.watcher, NULL)
+        state.is_watching = True
+        state.has_watcher = not pthread_create(&state.watcher, NULL, &watch, state)
+        if not state.has_watcher:
+            state.is_watching = False
+            raise ResourcesExhausted(
+                "no thread could be started that interrupts scripts. End some threads or processes, or raise"
+                " their limit (ulimit -u, or the container's limit of pids)"
+            )
 
     cdef bint ask(self, bint is_large) noexcept:
         try:

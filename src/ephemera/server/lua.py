@@ -99,17 +99,7 @@ class Lua:
             self._collect,
             self._fields,
             self._read,
-        ) = self._runtime.execute(
-            _source("sandbox.lua"),
-            self._named(functions),
-            self.table(
-                {name.encode(): self._named(each) for name, each in libraries(self).items()}
-            ),
-            self._called(partial(getrandbits, 31)),
-            _source("patterns.lua"),
-            _lua_guard.__file__.encode(),
-            self.guard.address,
-        )
+        ) = self._sandbox(functions, libraries(self))
 
         # What the fields stand for that make a table something else than an array.
         self._tagged: dict[bytes, Callable[[LuaValue, int, int], Reply]] = {
@@ -121,6 +111,26 @@ class Lua:
             b"big_number": lambda digits, *_: BigNumber(digits),
             b"verbatim_string": lambda text, *_: Verbatim(text),
         }
+
+    def _sandbox(
+        self,
+        functions: Mapping[str, object],
+        libraries: Mapping[str, Mapping[str, object]],
+    ) -> tuple[LuaValue, ...]:
+        """What sandbox.lua hands out."""
+        try:
+            made: tuple[LuaValue, ...] = self._runtime.execute(
+                _source("sandbox.lua"),
+                self._named(functions),
+                self.table({name.encode(): self._named(each) for name, each in libraries.items()}),
+                self._called(partial(getrandbits, 31)),
+                _source("patterns.lua"),
+                _lua_guard.__file__.encode(),
+                self.guard.address,
+            )
+        except self._error as error:
+            raise UnsupportedOperation(f"scripts need another lupa ({error}): {INSTALL}") from None
+        return made
 
     # --- running ------------------------------------------------------------------------------
 
