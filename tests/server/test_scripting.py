@@ -790,6 +790,15 @@ def test_a_transaction_that_meets_a_busy_server_is_broken(busy: Server) -> None:
     assert other("GET", "a") is None
 
 
+def test_a_server_that_stops_ends_the_script_with_its_next_slice(busy: Server) -> None:
+    client, other = Client(busy), Client(busy)
+    assert client("EVAL", "redis.call('set', 'a', 1) while true do end", 0) is False
+    busy.busy.stop()
+    assert "the server stops" in str(client.go_on())
+    assert other("GET", "a") is None
+    assert other("EVAL", "return redis.call('incr', 'a')", 0) == 1, "short ones are answered"
+
+
 def test_exec_goes_on_in_slices_too(busy: Server) -> None:
     client, other = Client(busy), Client(busy)
     client("MULTI")

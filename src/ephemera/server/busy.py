@@ -43,6 +43,7 @@ class Busy:
         self.is_paused = False
         """Whether it was left in the middle: somebody else is being served."""
         self.is_ending = False
+        self._is_stopping = False
         self.begun = 0
         """How many have passed the threshold."""
 
@@ -97,15 +98,19 @@ class Busy:
         self._forget()
         return reply
 
-    def pause(self) -> None:
-        """To be called on the other stack: return when the next slice begins."""
-        if self.is_ending:
-            return
-        aside = self._server.set_aside()
-        self.is_paused = True
-        _greenlet().getcurrent().parent.switch()
-        self.is_paused = False
-        self._server.bring_back(aside)
+    def pause(self) -> bool:
+        """To be called on the other stack: return when the next slice begins, whether it may go on."""
+        if not (self.is_ending or self._is_stopping):
+            aside = self._server.set_aside()
+            self.is_paused = True
+            _greenlet().getcurrent().parent.switch()
+            self.is_paused = False
+            self._server.bring_back(aside)
+        return not (self.is_ending or self._is_stopping)
+
+    def stop(self) -> None:
+        """Let no command pass the threshold from here on, and the one that has passed it end with its next slice."""
+        self._is_stopping = True
 
     def end(self) -> None:
         """Let the command under way, if there is one, end now and be undone: nobody waits for it any more."""

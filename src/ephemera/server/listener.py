@@ -479,6 +479,7 @@ class Listener:
             await self._stopping.wait()
         finally:
             ticking.cancel()
+            self.server.busy.stop()
             await self._drain()
             self.server.pacing.end()
             self.server.busy.end()

@@ -48,7 +48,7 @@ SLICE_NS = 5_000_000
 """How long a script that has passed the threshold runs before others are served again."""
 NEVER_NS = 2**63 - 1
 KILLED = "ERR Script killed by user with SCRIPT KILL..."
-ALONE = "ERR Script ended and undone: its client is gone"
+ALONE = "ERR Script ended and undone: its client is gone or the server stops"
 TOO_LARGE = f"ERR Script ended and undone: it held more than {KILOBYTES_MAX} kilobytes"
 WRONG_ARGUMENTS = Refused("ERR wrong number or type of arguments")
 
@@ -233,8 +233,7 @@ class Scripts:
         if is_large:
             run.end = run.end or TOO_LARGE
         if not run.end and elapsed_ns() >= run.slice_ends_ns:
-            self._server.busy.pause()
-            if self._server.busy.is_ending:
+            if not self._server.busy.pause():
                 run.end = run.end or ALONE
             run.slice_ends_ns = elapsed_ns() + SLICE_NS
             self.lua.guard.set_slice(run.slice_ends_ns)
