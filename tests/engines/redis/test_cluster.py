@@ -130,7 +130,7 @@ def test_a_write_that_waits_for_a_replica_is_there_when_it_returns(
 def test_more_replicas_than_there_are_is_an_error_in_time(
     cluster: RunningCluster, opener: Opener
 ) -> None:
-    store = opener(f"{cluster.url}?wait_replicas=2&timeout=0.2&retry_for=0.3")
+    store = opener(f"{cluster.url}?wait_replicas=2&timeout=1&retry_for=2")
     with pytest.raises(EngineUnavailable, match="1 of 2 replicas"):
         store.put("key", "1")
     with pytest.raises(EngineUnavailable, match="may have happened: 1 of 2 replicas"):
