@@ -624,8 +624,10 @@ class LocalEngine:
         # store them over those of the other.
         lock = self._control.checkpoint
         with self._tending, lock.take(self._options.lock_timeout):
-            # Pages that a dead process reads are not reused, and a full base tier would stay full.
-            self._base.file.clear_dead_readers()
+            if self._is_manual:
+                # The background does it otherwise. Pages that a dead process reads are not reused, and a
+                # full base tier would stay full.
+                self._base.file.clear_dead_readers()
             waiting = self._segments.waiting()
             while waiting:
                 together = self._fitting(waiting[:SEGMENTS_TOGETHER])
