@@ -14,7 +14,7 @@ from ephemera.formats.live_redis import LiveRedis
 STORE = "is about a store of Ephemera on Redis, which `ephemera copy` reads"
 UNUSED = {
     "prefix": STORE,
-    "retry_for": "is about a store: an import that was interrupted goes on with --resume FILE",
+    "retry_for": "is about a store: an interrupted import is resumed with --resume FILE",
     "wait_replicas": "is about writes, and an import reads",
 }
 """Parameters of a store's URL that an import cannot honour, and why."""

@@ -98,7 +98,7 @@ cdef class BoundedLock:
     """A reentrant lock among the threads of a process, for `with`: every wait for it ends after `patience` seconds.
 
     A signal handler that waits for another thread may have interrupted the one that this other thread
-    waits for. Then this one gives up, and the handler goes on.
+    waits for. The bounded wait ends that deadlock: it raises, and the handler returns.
     """
     cdef object lock
     cdef str name
@@ -134,7 +134,7 @@ cdef class BoundedLock:
         self.patience = min(self.patience, seconds)
 
     def fork(self) -> None:
-        """In the child of a fork: whoever holds it is a thread of the parent."""
+        """In the child of a fork, make the lock anew: its holder is a thread of the parent."""
         self.lock = RLock()
 
 

@@ -421,8 +421,8 @@ cdef class Control:
     def retire(self) -> list[str]:
         """Use the locks no more; return those that a thread still holds, whose descriptors must stay open.
 
-        Then the page is never let go of: the kernel passes on the lock of a thread that ends, but only if it still
-        finds the page.
+        If there are any, the page stays mapped for good: when the holding thread ends, the kernel hands
+        its lock on only if it still finds the page.
         """
         held = [name for name, lock in self.locks.items() if not lock.retire()]
         if held:

@@ -120,13 +120,13 @@ cdef class LockFile:
 
 
 def close_inherited(kept) -> None:
-    """In the child of a fork: close every one of the parent's, whoever has it, except those that are kept."""
+    """In the child of a fork: close all lock files of the parent, except those in `kept`."""
     cdef LockFile file
     cdef void *at = _newest
     while at != NULL:
         file = <LockFile> at
         if file not in kept:
-            # Whoever used it is a thread of the parent.
+            # Its user is a thread of the parent, which does not exist here.
             file.is_closed = True
             file._close()
         at = file.older

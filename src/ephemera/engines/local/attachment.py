@@ -67,7 +67,7 @@ class Attachment:
 
     @block
     def detaching(self) -> Iterator[bool]:
-        """Detach after the block, which is told whether this was the last one.
+        """Detach after the block; yield whether this is the last process that has the store open.
 
         If another process does not finish opening or closing the store in time, this one is not the last.
         """

@@ -128,7 +128,7 @@ class BaseTier:
 
     LMDB's wait for its writer mutex has no bound and cannot be interrupted. So every write transaction
     holds two locks of the control page around it, and the mutex is always free: `base_writer`, held
-    by whoever changes the base tier, during a whole compaction too, and `lmdb`, held for one
+    for every change of the base tier, a whole compaction included, and `lmdb`, held for one
     transaction, or while a file is opened or removed. A wait for either takes `lock_timeout` seconds at most.
     """
 
@@ -151,8 +151,8 @@ class BaseTier:
             raise
 
     def _open(self) -> None:
-        # It counts, so it is there, until whoever supersedes it has the lock to remove it. And opening it
-        # takes LMDB's writer mutex, for the handles of its trees.
+        # A generation is removed under the LMDB lock alone, so the current one exists while we hold it.
+        # And opening it takes LMDB's writer mutex, for the handles of its trees.
         with self._opening():
             generation = self._control.base
             file = BaseFile(self._layout.base_file(generation), generation)
@@ -244,7 +244,7 @@ class BaseTier:
             if not successor:
                 return file
             if self._control.base == file.generation:
-                # Whoever compacted died before it could say so in the control page.
+                # The compacting process died before it updated the control page.
                 with self._control.writer.take(self._lock_timeout):
                     self._control.supersede_base(file.generation, successor)
             self.renew()
