@@ -209,3 +209,54 @@ def test_a_manual_checkpoint_frees_what_a_killed_reader_had_pinned(
     store.put("0", "again")
     store.checkpoint()
     assert store.stats()["oldest_reader_pid"] is None
+
+
+# --- a reader that the system holds up as its transaction begins --------------------------------
+
+HOLD_UP = """
+    import ctypes
+    import sys
+    import ephemera
+
+    PROT_NONE, PROT_READ, SIGSEGV = 0, 1, 11
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+
+    store = ephemera.open(sys.argv[1], read_only=True)
+    store.get("0")
+    maps = [line for line in open("/proc/self/maps") if line.rstrip().endswith(".mdb")]
+    starts = [int(line.split("-")[0], 16) for line in maps]
+
+    def protect(protection):
+        for start in starts:
+            assert libc.mprotect(start, 8192, protection) == 0
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def hold_up(signal):
+        print("held up", flush=True)
+        input()
+        protect(PROT_READ)
+
+    libc.signal(SIGSEGV, hold_up)
+    protect(PROT_NONE)
+    print(store.stats()["base_rows"], flush=True)
+    """
+"""The meta pages cannot be read: the first access is interrupted, and lasts as long as the test wants."""
+
+
+def test_commits_while_a_read_transaction_begins_are_no_damage(
+    open_store: Callable[..., Store], path: Path
+) -> None:
+    store = open_store()
+    rewrite(store)
+    with start_python(HOLD_UP, path) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "held up\n"
+        for _ in range(4):
+            rewrite(store)
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "100\n"
+        assert other.wait(30) == 0

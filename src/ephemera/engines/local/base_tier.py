@@ -339,13 +339,27 @@ class BaseFile(Closable):
         return ViewTransaction(self._begin())
 
     def _begin(self) -> ReadTransaction:
+        """A read transaction whose state is the one that its id says.
+
+        LMDB registers a reader under the newest transaction and then copies that one's meta page, which the
+        second commit from then on overwrites. A thread that the system holds up in between gets a newer state,
+        whose pages the binding takes for damage. It is registered, so nothing that it reads is reused; but we
+        begin again.
+        """
         with lmdb_errors(self.path):
-            try:
-                return self._env.begin(db=self._rows)
-            except lmdb.ReadersFullError:
-                # Those of processes that died are taken back, and then there may be room.
-                self._env.reader_check()
-                return self._env.begin(db=self._rows)
+            while True:
+                txn = self._begin_registered()
+                if self._env.info()["last_txnid"] <= txn.id() + 1:
+                    return txn
+                txn.abort()
+
+    def _begin_registered(self) -> ReadTransaction:
+        try:
+            return self._env.begin(db=self._rows)
+        except lmdb.ReadersFullError:
+            # Those of processes that died are taken back, and then there may be room.
+            self._env.reader_check()
+            return self._env.begin(db=self._rows)
 
     def pin(self) -> Tree | None:
         """The rows as they are now, and as they stay for whoever has this; None where they are not mapped."""
@@ -376,7 +390,7 @@ class BaseFile(Closable):
     @block
     def reading(self) -> Iterator[ReadTransaction]:
         """A read transaction for the length of a block."""
-        with lmdb_errors(self.path), OwnTransaction(self._env.begin(db=self._rows)) as txn:
+        with lmdb_errors(self.path), OwnTransaction(self._begin()) as txn:
             yield txn
 
     def scan(
