@@ -7,6 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from ephemera import InvalidArgument, Store
+from ephemera.engines.local import families as family_table
+from ephemera.engines.local._scan import ViewTransaction
+from ephemera.engines.local.base_tier import BaseFile
 from ephemera.engines.local.check import check_state
 from ephemera.engines.local.views import take_state
 from tests.engines.local.stores import contents, engine_of, in_a_thread, wait_until
@@ -155,5 +158,31 @@ def test_a_check_is_clean_though_given_up_rows_leave_meanwhile(store: Store) -> 
     store.compact()
     try:
         assert check_state(state).problems == ()
+    finally:
+        state.close()
+
+
+def test_a_state_never_has_a_newer_family_table_than_its_rows(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, "many")
+    engine = engine_of(store)
+    begin = BaseFile.begin
+
+    def begin_and_fall_behind(file: BaseFile) -> ViewTransaction:
+        """Another process has dropped the family and not published that; another thread loads it."""
+        monkeypatch.setattr(BaseFile, "begin", begin)
+        txn = begin(file)
+        with engine._base.write() as write:
+            family_table.drop(write, "many")
+        with file.reading() as newer:
+            engine._families.load(file, newer)
+        return txn
+
+    monkeypatch.setattr(BaseFile, "begin", begin_and_fall_behind)
+    state = take_state(engine._segments, engine._base, engine._families)
+    try:
+        assert "many" in state.families
+        assert check_state(state).is_clean
     finally:
         state.close()

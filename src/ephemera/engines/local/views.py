@@ -123,8 +123,9 @@ def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
     while True:
         epoch = segments.control.epoch
         cut = segments.cut()
-        file = base.file
-        state = State(cut, file, file.begin(), families.table)
+        # The table before the transaction: another thread may load one that is newer than the epoch.
+        file, table = base.file, families.table
+        state = State(cut, file, file.begin(), table)
         # A segment that was frozen and applied in between would show in the base tier what the cut
         # leaves out.
         if segments.is_at(epoch):
