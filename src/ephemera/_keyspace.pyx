@@ -12,7 +12,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport rint
 from libc.stdint cimport INT64_MIN, int64_t
 
-from ephemera.core._access cimport CompiledAccess, Live, piece_of
+from ephemera.core._access cimport CompiledAccess, Live, slice_of
 from ephemera.core._clock cimport Now
 from ephemera.core._row cimport NEVER, is_dead_ms
 
@@ -88,7 +88,7 @@ cdef class OneKey:
         if self.compiled is None:
             return self.access_get(self._ref, key, self.now.ms())
         # To read the clock is a quarter of a quick look-up, and what has no deadline needs none.
-        holder = self.compiled.find(self._ref, piece_of(key), INT64_MIN, &live)
+        holder = self.compiled.find(self._ref, slice_of(key), INT64_MIN, &live)
         if holder is not None and live.deadline_ms != NEVER:
             if not self.now.is_compiled:
                 # A clock of Python may do anything before it returns: what was found may be no more by then.
@@ -97,7 +97,7 @@ cdef class OneKey:
             if is_dead_ms(live.deadline_ms, now_ms):
                 # It may have been replaced meanwhile, when it lived: what is there now counts.
                 value = None
-                holder = self.compiled.find(self._ref, piece_of(key), now_ms, &live)
+                holder = self.compiled.find(self._ref, slice_of(key), now_ms, &live)
         if holder is None:
             return None
         return _copied(&live) if value is None else value
@@ -164,7 +164,7 @@ cdef class OneKey:
     ) except -1:
         if self.compiled is not None:
             return self.compiled.store(
-                self._ref, piece_of(key), piece_of(value), now_ms, deadline_ms, durable
+                self._ref, slice_of(key), slice_of(value), now_ms, deadline_ms, durable
             )
         self.access_put(self._ref, key, value, now_ms, deadline_ms, 0, NEVER, durable)
         return 0

@@ -5,20 +5,20 @@ from libc.string cimport memcmp
 
 from ephemera.core._counter cimport Addition
 
-cdef struct Piece:
+cdef struct Slice:
     # Bytes that lie in somebody's buffer.
     const char *start
     Py_ssize_t size
 
 
-cdef inline Piece piece_of(bytes data) noexcept:
-    cdef Piece piece
-    piece.start = PyBytes_AS_STRING(data)
-    piece.size = PyBytes_GET_SIZE(data)
-    return piece
+cdef inline Slice slice_of(bytes data) noexcept:
+    cdef Slice whole
+    whole.start = PyBytes_AS_STRING(data)
+    whole.size = PyBytes_GET_SIZE(data)
+    return whole
 
 
-cdef inline int compare(Piece a, Piece b) noexcept nogil:
+cdef inline int compare(Slice a, Slice b) noexcept nogil:
     """In the order of bytes: less than, equal to or greater than 0."""
     cdef int order = memcmp(a.start, b.start, min(a.size, b.size))
     return order if order else (a.size > b.size) - (a.size < b.size)
@@ -26,7 +26,7 @@ cdef inline int compare(Piece a, Piece b) noexcept nogil:
 
 cdef struct Live:
     # A value where it lies, and when it dies.
-    Piece value
+    Slice value
     int64_t deadline_ms
 
 cdef enum Touched:
@@ -38,16 +38,16 @@ cdef enum Touched:
 cdef class CompiledAccess:
     cdef public bint is_behind
 
-    cdef uint64_t foresee(self, object family, Piece key) noexcept
+    cdef uint64_t foresee(self, object family, Slice key) noexcept
     cdef void foresee_more(self, uint64_t hint) noexcept
-    cdef object find(self, object family, Piece key, int64_t now_ms, Live *live)
+    cdef object find(self, object family, Slice key, int64_t now_ms, Live *live)
     cdef int store(
-        self, object family, Piece key, Piece value, int64_t written_ms, int64_t deadline_ms,
+        self, object family, Slice key, Slice value, int64_t written_ms, int64_t deadline_ms,
         object durable
     ) except -1
     cdef int store_all(
-        self, object family, const Piece *pairs, Py_ssize_t count, int64_t written_ms
+        self, object family, const Slice *pairs, Py_ssize_t count, int64_t written_ms
     ) except -1
-    cdef int add(self, object family, Piece key, Addition addition) except -1
-    cdef Py_ssize_t remove_all(self, object family, Piece *keys, Py_ssize_t count) except -1
-    cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *
+    cdef int add(self, object family, Slice key, Addition addition) except -1
+    cdef Py_ssize_t remove_all(self, object family, Slice *keys, Py_ssize_t count) except -1
+    cdef Touched renew(self, object family, Slice key, int64_t deadline_ms) except *

@@ -1,8 +1,8 @@
 # Whole requests from a buffer, for compiled sessions. See _requests.pyx.
-from ephemera.core._access cimport Piece
+from ephemera.core._access cimport Slice
 
 cdef Py_ssize_t split_request(
-    const char **start, const char *end, Py_ssize_t bulk_bytes_max, Piece *pieces, Py_ssize_t room
+    const char **start, const char *end, Py_ssize_t bulk_bytes_max, Slice *slices, Py_ssize_t room
 ) noexcept nogil
 
 cdef class Limits:

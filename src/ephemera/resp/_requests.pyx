@@ -48,7 +48,7 @@ cdef inline const char *_read_number(
 
 
 cdef Py_ssize_t split_request(
-    const char **start, const char *end, Py_ssize_t bulk_bytes_max, Piece *pieces, Py_ssize_t room
+    const char **start, const char *end, Py_ssize_t bulk_bytes_max, Slice *slices, Py_ssize_t room
 ) noexcept nogil:
     """Where the arguments of the request at `start` lie, and how many; `start` moves past it.
 
@@ -62,7 +62,7 @@ cdef Py_ssize_t split_request(
         at = _read_number(at, end, c"$", &size)
         if at == NULL or size > bulk_bytes_max or size + 2 > end - at:
             return 0
-        pieces[i].start, pieces[i].size = at, size
+        slices[i].start, slices[i].size = at, size
         at += size + 2  # two bytes that Redis does not look at either
     start[0] = at
     return count

@@ -2,7 +2,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from ephemera.core._access cimport CompiledAccess, Live, Piece, Touched
+from ephemera.core._access cimport CompiledAccess, Live, Slice, Touched
 from ephemera.core._clock cimport Now
 from ephemera.core._counter cimport Addition
 from ephemera.resp._requests cimport PlainParser
@@ -11,7 +11,7 @@ from ephemera.server._latency cimport Histogram
 cdef enum:
     AHEAD_MAX = 16
     SPARES = 16                # buffers that are kept: so many replies go out together
-    PIECES_MAX = 1024          # arguments of requests that are found together
+    SLICES_MAX = 1024          # arguments of requests that are found together
     PLACES = 128               # of Names: more than twice as many as there are names
 
 
@@ -20,7 +20,7 @@ cdef struct Ahead:
     Py_ssize_t count
     Py_ssize_t firsts[AHEAD_MAX + 1]
     const char *ends[AHEAD_MAX]
-    Piece pieces[PIECES_MAX]
+    Slice slices[SLICES_MAX]
 
 
 cdef struct Buffer:
@@ -32,11 +32,11 @@ cdef class Keys
 cdef class Answering
 
 # Answers a request where its arguments lie; False, with nothing done, where it is not plain.
-ctypedef bint (*InPlace)(Answering, Keys, const Piece *, Py_ssize_t) except -1
+ctypedef bint (*InPlace)(Answering, Keys, const Slice *, Py_ssize_t) except -1
 
 
-cdef class Pieces:
-    cdef Piece *start
+cdef class SliceArray:
+    cdef Slice *start
 
 
 cdef class Owing:
@@ -85,7 +85,7 @@ cdef class Names:
     cdef PyObject *commands[PLACES]
     cdef list held
     cdef int _add(self, bytes name, Counted command) except -1
-    cdef Counted find(self, Piece name)
+    cdef Counted find(self, Slice name)
 
 
 cdef class Keys:
@@ -106,17 +106,17 @@ cdef class Keys:
     cdef object _value(self, bytes key)
     cdef bint _put_plainly(self, bytes key, bytes value, ttl_ms) except -1
     cdef int _changed(self, bytes key, event) except -1
-    cdef bint takes_read(self, Piece key) noexcept
-    cdef bint takes_write(self, Piece key) noexcept
-    cdef bint _takes(self, Piece key) noexcept
-    cdef object find(self, Piece key, Live *live)
-    cdef object _found(self, Piece key, int64_t now_ms, Live *live)
-    cdef int64_t left_ms(self, Piece key) except? -3
-    cdef bint store(self, Piece key, Piece value, int64_t ttl_ms) except -1
-    cdef bint store_all(self, const Piece *pairs, Py_ssize_t count) except -1
-    cdef bint count(self, Piece key, int64_t step, int64_t *total) except -1
-    cdef Py_ssize_t remove_all(self, Piece *keys, Py_ssize_t count) except -1
-    cdef Touched renew(self, Piece key, int64_t ttl_ms) except *
+    cdef bint takes_read(self, Slice key) noexcept
+    cdef bint takes_write(self, Slice key) noexcept
+    cdef bint _takes(self, Slice key) noexcept
+    cdef object find(self, Slice key, Live *live)
+    cdef object _found(self, Slice key, int64_t now_ms, Live *live)
+    cdef int64_t left_ms(self, Slice key) except? -3
+    cdef bint store(self, Slice key, Slice value, int64_t ttl_ms) except -1
+    cdef bint store_all(self, const Slice *pairs, Py_ssize_t count) except -1
+    cdef bint count(self, Slice key, int64_t step, int64_t *total) except -1
+    cdef Py_ssize_t remove_all(self, Slice *keys, Py_ssize_t count) except -1
+    cdef Touched renew(self, Slice key, int64_t ttl_ms) except *
 
 
 cdef class Call:
@@ -159,15 +159,15 @@ cdef class Answering:
     cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept
     cdef int _foresee(self, Ahead *ahead) except -1
     cdef bint _answer_listed(self, list args) except -1
-    cdef bint _answer(self, const Piece *pieces, Py_ssize_t count, list args) except -1
+    cdef bint _answer(self, const Slice *slices, Py_ssize_t count, list args) except -1
     cdef bint _answer_by_handler(self, list args) except -1
     cdef bint _counts(self, Counted command) noexcept
     cdef int _note_slow(self, Counted command, list args) except -1
     cdef bint _goes_on(self) noexcept
     cdef object _run(self, Counted command, list args)
-    cdef bint _run_in_place(self, Counted command, const Piece *args, Py_ssize_t count) except -1
+    cdef bint _run_in_place(self, Counted command, const Slice *args, Py_ssize_t count) except -1
     cdef int _write_reply(self, reply) except -1
-    cdef int write_value(self, Piece value) except -1
+    cdef int write_value(self, Slice value) except -1
     cdef int write_none(self) except -1
     cdef int _write_encoded(self, reply) except -1
     cdef int _write_messages(self) except -1

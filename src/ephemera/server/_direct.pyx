@@ -21,7 +21,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Piece, Touched, piece_of
+from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Slice, Touched, slice_of
 from ephemera.core._clock cimport elapsed_ns
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, strict_addition, write_digits
 from ephemera.core._row cimport NEVER
@@ -51,11 +51,11 @@ cdef enum:
     NAME_BYTES_MAX = 8
 
 
-cdef class Pieces:
-    """Room for more pieces than a function's own."""
+cdef class SliceArray:
+    """Room for more slices than a function's own."""
 
     def __cinit__(self, Py_ssize_t count):
-        self.start = <Piece *> PyMem_Malloc(count * sizeof(Piece))
+        self.start = <Slice *> PyMem_Malloc(count * sizeof(Slice))
         if self.start == NULL:
             raise MemoryError
 
@@ -139,7 +139,7 @@ cdef inline void _count_run(Counted command, Tally tally, int64_t took_ns) noexc
         count_duration(command.latency, took_ns)
 
 
-cdef inline uint64_t _packed(Piece name) noexcept:
+cdef inline uint64_t _packed(Slice name) noexcept:
     """A name of up to eight bytes as one number, whatever its case; 0 for others."""
     cdef uint64_t packed = 0
     cdef Py_ssize_t i
@@ -171,7 +171,7 @@ cdef class Names:
                 self._add(name, command)
 
     cdef int _add(self, bytes name, Counted command) except -1:
-        cdef uint64_t packed = _packed(piece_of(name))
+        cdef uint64_t packed = _packed(slice_of(name))
         cdef int place = _place(packed)
         while packed and self.names[place] != packed:
             if self.names[place] == 0:
@@ -182,7 +182,7 @@ cdef class Names:
             place = (place + 1) % PLACES
         return 0
 
-    cdef Counted find(self, Piece name):
+    cdef Counted find(self, Slice name):
         """The command of this name, or None."""
         cdef uint64_t packed = _packed(name)
         cdef int place = _place(packed)
@@ -294,11 +294,11 @@ cdef class Keys:
 
     # -- the same for keys and values that lie in a buffer, of which nobody is told
 
-    cdef bint takes_read(self, Piece key) noexcept:
+    cdef bint takes_read(self, Slice key) noexcept:
         """Whether this key may be read by what follows here."""
         return self._takes(key) and not self.tally.tells_misses
 
-    cdef bint takes_write(self, Piece key) noexcept:
+    cdef bint takes_write(self, Slice key) noexcept:
         """Whether this key may be written by what follows here: whoever has to wait does so elsewhere."""
         return (
             self._takes(key)
@@ -307,14 +307,14 @@ cdef class Keys:
             and not self.tally.tells_new_keys
         )
 
-    cdef bint _takes(self, Piece key) noexcept:
+    cdef bint _takes(self, Slice key) noexcept:
         return self.compiled is not None and 0 < key.size <= _KEY_BYTES_MAX
 
-    cdef object find(self, Piece key, Live *live):
+    cdef object find(self, Slice key, Live *live):
         """What keeps a live value in its place, or None; counted as a hit or a miss."""
         return self._found(key, self.tally.now.ms(), live)
 
-    cdef object _found(self, Piece key, int64_t now_ms, Live *live):
+    cdef object _found(self, Slice key, int64_t now_ms, Live *live):
         holder = self.compiled.find(self.ref, key, now_ms, live)
         if holder is None:
             self.tally.misses += 1
@@ -322,7 +322,7 @@ cdef class Keys:
             self.tally.hits += 1
         return holder
 
-    cdef int64_t left_ms(self, Piece key) except? -3:
+    cdef int64_t left_ms(self, Slice key) except? -3:
         """The milliseconds that a key has left: -1 without a deadline, -2 without the key; counted as
         a hit or a miss."""
         cdef Live live
@@ -331,7 +331,7 @@ cdef class Keys:
             return -2
         return -1 if live.deadline_ms == NEVER else live.deadline_ms - now_ms
 
-    cdef bint store(self, Piece key, Piece value, int64_t ttl_ms) except -1:
+    cdef bint store(self, Slice key, Slice value, int64_t ttl_ms) except -1:
         """Store a value for so many milliseconds (0: for ever); False where a rule decides."""
         cdef int64_t now_ms, deadline_ms = NEVER
         if value.size > _VALUE_BYTES_MAX or (ttl_ms == 0 and self._has_default()):
@@ -345,7 +345,7 @@ cdef class Keys:
         self.tally.changes += 1
         return True
 
-    cdef bint store_all(self, const Piece *pairs, Py_ssize_t count) except -1:
+    cdef bint store_all(self, const Slice *pairs, Py_ssize_t count) except -1:
         """Store so many pairs, or none; False where a rule decides."""
         cdef Py_ssize_t i
         if self._has_default():
@@ -357,7 +357,7 @@ cdef class Keys:
         self.tally.changes += count
         return True
 
-    cdef bint count(self, Piece key, int64_t step, int64_t *total) except -1:
+    cdef bint count(self, Slice key, int64_t step, int64_t *total) except -1:
         """Add to a counter; False, with nothing changed, where that cannot be or a rule decides."""
         cdef Addition addition = self.addition
         if self._has_default():
@@ -370,13 +370,13 @@ cdef class Keys:
         self.tally.changes += 1
         return True
 
-    cdef Py_ssize_t remove_all(self, Piece *keys, Py_ssize_t count) except -1:
+    cdef Py_ssize_t remove_all(self, Slice *keys, Py_ssize_t count) except -1:
         """Remove keys, each named once, all or none; how many were there, which then come first."""
         cdef Py_ssize_t found = self.compiled.remove_all(self.ref, keys, count)
         self.tally.changes += found
         return found
 
-    cdef Touched renew(self, Piece key, int64_t ttl_ms) except *:
+    cdef Touched renew(self, Slice key, int64_t ttl_ms) except *:
         """Let a key live for so many milliseconds from now on."""
         cdef int64_t now_ms = self.tally.now.ms()
         cdef Touched touched
@@ -511,7 +511,7 @@ cdef class Answering:
             for i in range(ahead.count):
                 at = ahead.ends[i]
                 if not self._answer(
-                    ahead.pieces + ahead.firsts[i], ahead.firsts[i + 1] - ahead.firsts[i], None
+                    ahead.slices + ahead.firsts[i], ahead.firsts[i + 1] - ahead.firsts[i], None
                 ):
                     return at
         return at if at == end else self._answer_next(at, end)
@@ -530,7 +530,7 @@ cdef class Answering:
         ahead.count = 0
         while limits.is_trusted and ahead.count < AHEAD_MAX and at != end:
             size = split_request(
-                &at, end, limits.bulk_bytes_max, ahead.pieces + used, PIECES_MAX - used
+                &at, end, limits.bulk_bytes_max, ahead.slices + used, SLICES_MAX - used
             )
             if size == 0:
                 break
@@ -552,7 +552,7 @@ cdef class Answering:
             # A first argument that is no key does no harm.
             hints[i] = 0
             if ahead.firsts[i + 1] - ahead.firsts[i] > 1:
-                hints[i] = keys.compiled.foresee(keys.ref, ahead.pieces[ahead.firsts[i] + 1])
+                hints[i] = keys.compiled.foresee(keys.ref, ahead.slices[ahead.firsts[i] + 1])
         for i in range(ahead.count):
             if hints[i]:
                 keys.compiled.foresee_more(hints[i])
@@ -560,25 +560,25 @@ cdef class Answering:
 
     cdef bint _answer_listed(self, list args) except -1:
         """Answer one request that was taken apart; whether the next may follow."""
-        cdef Piece few[PIECES_MAX]
+        cdef Slice few[SLICES_MAX]
         cdef Py_ssize_t count = PyList_GET_SIZE(args), i
-        cdef Pieces many = Pieces(count) if count > PIECES_MAX else None
-        cdef Piece *pieces = &few[0] if many is None else many.start
+        cdef SliceArray many = SliceArray(count) if count > SLICES_MAX else None
+        cdef Slice *slices = &few[0] if many is None else many.start
         for i in range(count):
-            pieces[i] = piece_of(<bytes?> PyList_GET_ITEM(args, i))
-        return self._answer(pieces, count, args)
+            slices[i] = slice_of(<bytes?> PyList_GET_ITEM(args, i))
+        return self._answer(slices, count, args)
 
-    cdef bint _answer(self, const Piece *pieces, Py_ssize_t count, list args) except -1:
+    cdef bint _answer(self, const Slice *slices, Py_ssize_t count, list args) except -1:
         """The same for one whose arguments lie here; `args` are None where they are no objects yet."""
         cdef Counted command
         if self.is_in_place:
-            command = self.names.find(pieces[0])
-            if command is not None and self._run_in_place(command, pieces, count):
+            command = self.names.find(slices[0])
+            if command is not None and self._run_in_place(command, slices, count):
                 self.call.command = command
                 if self._counts(command):
-                    self._note_slow(command, _listed(pieces, count))
+                    self._note_slow(command, _listed(slices, count))
                 return self._goes_on()
-        return self._answer_by_handler(_listed(pieces, count) if args is None else args)
+        return self._answer_by_handler(_listed(slices, count) if args is None else args)
 
     cdef bint _answer_by_handler(self, list args) except -1:
         self.tally.settle()
@@ -621,7 +621,7 @@ cdef class Answering:
         self.has_waiting = not self.is_closing
         return False
 
-    cdef bint _run_in_place(self, Counted command, const Piece *args, Py_ssize_t count) except -1:
+    cdef bint _run_in_place(self, Counted command, const Slice *args, Py_ssize_t count) except -1:
         """Whether the command was answered; an error of the store is an answer."""
         cdef Py_ssize_t size = self.size
         try:
@@ -662,7 +662,7 @@ cdef class Answering:
         cdef int overflow = 0
         cdef int64_t number
         if PyBytes_CheckExact(reply):
-            self.write_value(piece_of(reply))
+            self.write_value(slice_of(reply))
         elif type(reply) is Simple:
             self.append("+", 1)
             self.append(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply))
@@ -679,7 +679,7 @@ cdef class Answering:
             self._write_messages()
         return 0
 
-    cdef int write_value(self, Piece value) except -1:
+    cdef int write_value(self, Slice value) except -1:
         self.write_number(c"$", value.size)
         self._reserve(value.size + 2)
         memcpy(self.out + self.size, value.start, value.size)
@@ -753,13 +753,13 @@ cdef class Answering:
         self.size = self.room = 0
 
 
-cdef list _listed(const Piece *pieces, Py_ssize_t count):
+cdef list _listed(const Slice *slices, Py_ssize_t count):
     """The arguments of a request as objects."""
     cdef list args = PyList_New(count)
     cdef bytes argument
     cdef Py_ssize_t i
     for i in range(count):
-        argument = PyBytes_FromStringAndSize(pieces[i].start, pieces[i].size)
+        argument = PyBytes_FromStringAndSize(slices[i].start, slices[i].size)
         Py_INCREF(argument)
         PyList_SET_ITEM(args, i, argument)
     return args

@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy
 
-from ephemera.core._access cimport Piece, compare, piece_of
+from ephemera.core._access cimport Slice, compare, slice_of
 from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, read_row_head, row_from_head
 from ephemera.engines.local._pages cimport PRESENT, UNSURE, Look, Tree
 
@@ -32,11 +32,11 @@ cdef inline void _put_be32(char *out, uint32_t n) noexcept nogil:
 
 cdef bytes pack_key_of(uint32_t family, const char *key, Py_ssize_t size):
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 + size)
-    pack_key_to(PyBytes_AS_STRING(out), family, Piece(key, size))
+    pack_key_to(PyBytes_AS_STRING(out), family, Slice(key, size))
     return out
 
 
-cdef Py_ssize_t pack_key_to(char *out, uint32_t family, Piece key) noexcept nogil:
+cdef Py_ssize_t pack_key_to(char *out, uint32_t family, Slice key) noexcept nogil:
     """Write a base key where there is room for it; how long it is."""
     _put_be32(out, family)
     memcpy(out + 4, key.start, key.size)
@@ -70,7 +70,7 @@ def pack_row(bytes base_key not None, bytes row not None) -> bytes:
     return pack_row_of(base_key, PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
 
 
-cdef bint open_row(Piece base_key, Piece stored, RowHead *head) except -1:
+cdef bint open_row(Slice base_key, Slice stored, RowHead *head) except -1:
     """Check a base value's bytes before any of them is believed; the row begins at `ROW_AT`."""
     cdef uint32_t crc, kept
     if stored.size >= 13:
@@ -91,7 +91,7 @@ def unpack_row(bytes base_key not None, bytes stored not None):
 
 cdef object _row(bytes base_key, bytes stored):
     cdef RowHead head
-    open_row(piece_of(base_key), piece_of(stored), &head)
+    open_row(slice_of(base_key), slice_of(stored), &head)
     return row_from_head(&head, PyBytes_AS_STRING(stored) + 4, PyBytes_GET_SIZE(stored) - 4)
 
 
@@ -102,7 +102,7 @@ def unpack_value(bytes base_key not None, bytes stored not None, int64_t now_ms)
 
 cdef object _value(bytes base_key, bytes stored, int64_t now_ms):
     cdef RowHead head
-    open_row(piece_of(base_key), piece_of(stored), &head)
+    open_row(slice_of(base_key), slice_of(stored), &head)
     if is_dead_ms(head.deadline_ms, now_ms):
         return None
     return PyBytes_FromStringAndSize(
@@ -144,10 +144,10 @@ cdef bytes _entry(int64_t deadline_ms, bytes base_key):
 
 def dies_as(bytes entry not None, bytes stored not None) -> bool:
     """Whether an index entry speaks for this base value."""
-    return _dies_as(piece_of(entry), piece_of(stored))
+    return _dies_as(slice_of(entry), slice_of(stored))
 
 
-cdef bint _dies_as(Piece entry, Piece stored) noexcept:
+cdef bint _dies_as(Slice entry, Slice stored) noexcept:
     cdef RowHead head
     cdef const uint8_t *p = <const uint8_t *> entry.start
     cdef int64_t deadline_ms = 0
@@ -201,25 +201,25 @@ def remove_rows(rows, list entries not None) -> list:
     """
     cdef list removed = []
     cdef bytes base_key, stored
-    cdef Piece key
+    cdef Slice key
     cdef Py_ssize_t i, count = PyList_GET_SIZE(entries)
-    cdef Piece *found = <Piece *> PyMem_RawMalloc((count + 1) * sizeof(Piece))
+    cdef Slice *found = <Slice *> PyMem_RawMalloc((count + 1) * sizeof(Slice))
     if found == NULL:
         raise MemoryError()
     put, pop = rows.put, rows.pop
     try:
         for i in range(count):
-            found[i] = piece_of(entries[i])
+            found[i] = slice_of(entries[i])
         # In the order of the rows, page after page. To sort so many takes long, and nobody waits for it.
         with nogil:
-            qsort(found, count, sizeof(Piece), &_by_base_key)
+            qsort(found, count, sizeof(Slice), &_by_base_key)
         for i in range(count):
             key = _base_key_in(found[i])
             base_key = PyBytes_FromStringAndSize(key.start, key.size)
             stored = pop(base_key)
             if stored is None:
                 continue
-            if _dies_as(found[i], piece_of(stored)):
+            if _dies_as(found[i], slice_of(stored)):
                 removed.append(base_key)
             else:
                 put(base_key, stored)
@@ -229,12 +229,12 @@ def remove_rows(rows, list entries not None) -> list:
 
 
 cdef int _by_base_key(const void *a, const void *b) noexcept nogil:
-    return compare(_base_key_in((<const Piece *> a)[0]), _base_key_in((<const Piece *> b)[0]))
+    return compare(_base_key_in((<const Slice *> a)[0]), _base_key_in((<const Slice *> b)[0]))
 
 
-cdef inline Piece _base_key_in(Piece entry) noexcept nogil:
+cdef inline Slice _base_key_in(Slice entry) noexcept nogil:
     cdef Py_ssize_t skipped = min(entry.size, <Py_ssize_t> DEADLINE_BYTES)
-    return Piece(entry.start + skipped, entry.size - skipped)
+    return Slice(entry.start + skipped, entry.size - skipped)
 
 
 def remove_entries(deadlines, list entries not None) -> None:
@@ -257,12 +257,12 @@ cdef class RowReader:
 
     def get(self, bytes base_key not None):
         """The base value of a key, or None."""
-        cdef Piece stored
-        if self.find(piece_of(base_key), &stored) is None:
+        cdef Slice stored
+        if self.find(slice_of(base_key), &stored) is None:
             return None
         return PyBytes_FromStringAndSize(stored.start, stored.size)
 
-    cdef object find(self, Piece base_key, Piece *stored):
+    cdef object find(self, Slice base_key, Slice *stored):
         """What keeps the base value of a key in its place until the file is closed, or None."""
         cdef Tree tree = self._pinned() if self.tree is None else self.tree
         cdef Look look
@@ -272,7 +272,7 @@ cdef class RowReader:
             return tree if look == PRESENT else None
         answer = self.ask(base_key.start[:base_key.size])
         if answer is not None:
-            stored[0] = piece_of(answer)
+            stored[0] = slice_of(answer)
         return answer
 
     cdef Tree _pinned(self):

@@ -1,7 +1,7 @@
 # Trees of the base tier's file, for compiled callers. See _pages.pyx.
 from libc.stdint cimport int64_t, uint64_t
 
-from ephemera.core._access cimport Piece
+from ephemera.core._access cimport Slice
 from ephemera.engines.local._lmdb cimport DEPTH_MAX, Node
 from ephemera.engines.local._mapping cimport Mapping
 from ephemera.engines.local._signs cimport Signs
@@ -19,15 +19,15 @@ cdef class Tree:
     cdef uint64_t state, root, pages, page_bytes
     cdef readonly bint is_sure          # whether the tree was found
 
-    cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept
+    cdef Look find(self, const char *key, Py_ssize_t size, Slice *value) noexcept
     cdef bint _has_signs(self, Signs learned)
     cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *foreseen) noexcept
     cdef void _foresee_leaf(self, uint64_t leads) noexcept
     cdef Look _find_from(
-        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Piece *value
+        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Slice *value
     ) noexcept
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept
-    cdef Look _data(self, const char *page, const char *at, const Node *node, Piece *value) noexcept
+    cdef Look _data(self, const char *page, const char *at, const Node *node, Slice *value) noexcept
     cdef const char *_page(self, uint64_t number) noexcept
 
 
@@ -40,6 +40,6 @@ cdef class Walk:
     cdef int64_t at[DEPTH_MAX]          # the node of each
     cdef int64_t counts[DEPTH_MAX]
 
-    cdef Look step(self, Piece *key, Piece *value) noexcept
+    cdef Look step(self, Slice *key, Slice *value) noexcept
     cdef Look _turn_page(self) noexcept
-    cdef Look _descend(self, uint64_t number, const Piece *bound) noexcept
+    cdef Look _descend(self, uint64_t number, const Slice *bound) noexcept

@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from ephemera.core._access cimport Piece, compare, piece_of
+from ephemera.core._access cimport Slice, compare, slice_of
 from ephemera.engines.local._lmdb cimport (
     BIG, BRANCH, DEPTH_MAX, FIXED, HEADER_BYTES, LAST_PAGE_AT, LEAF, META_BYTES, NAMES_ROOT_AT, NODE_BYTES, Node,
     STATE_AT, TREE_BYTES, count_nodes, find_node, flags_of, page_below, u16, u32, u64,
@@ -55,7 +55,7 @@ cdef class Tree:
     ):
         cdef uint64_t names_root = 0
         cdef const char *start = <const char *> mapping.start
-        cdef Piece found
+        cdef Slice found
         self.txn, self.mapping, self.state = txn, mapping, txn.id()
         self.page_bytes = txn.stat()["psize"]
         if not IS_FORMAT_OURS or file_bytes < 2 * self.page_bytes + META_BYTES:
@@ -72,7 +72,7 @@ cdef class Tree:
 
     def get(self, bytes key not None):
         """What is stored of a key, or None. Raises ValueError where only LMDB can say."""
-        cdef Piece found
+        cdef Slice found
         cdef Look look = self.find(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &found)
         if look == UNSURE:
             raise ValueError("a page is not what it should be")
@@ -84,7 +84,7 @@ cdef class Tree:
         self.is_sure = False
         self.txn = None
 
-    cdef Look find(self, const char *key, Py_ssize_t size, Piece *value) noexcept:
+    cdef Look find(self, const char *key, Py_ssize_t size, Slice *value) noexcept:
         """Look for a key; `value` is where its data lies, if it is present."""
         if not self.is_sure:
             return UNSURE
@@ -151,7 +151,7 @@ cdef class Tree:
         return True
 
     cdef Look _find_from(
-        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Piece *value
+        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Slice *value
     ) noexcept:
         """Look for a key from this page on, where some steps of a search are `foreseen`."""
         cdef const char *page
@@ -177,7 +177,7 @@ cdef class Tree:
         return UNSURE
 
     cdef Look _data(
-        self, const char *page, const char *at, const Node *node, Piece *value
+        self, const char *page, const char *at, const Node *node, Slice *value
     ) noexcept:
         """Where the data of a leaf's node is."""
         cdef const char *end = page + self.page_bytes
@@ -213,7 +213,7 @@ cdef class Walk:
     """
 
     def __init__(self, Tree tree not None, bytes bound not None, *, bint is_reverse):
-        cdef Piece place = piece_of(bound)
+        cdef Slice place = slice_of(bound)
         self.tree, self.is_reverse, self.depth = tree, is_reverse, -1
         if tree.is_sure and tree.root != NOWHERE:
             self.is_lost = self._descend(tree.root, &place) == UNSURE
@@ -223,7 +223,7 @@ cdef class Walk:
 
     def __next__(self):
         """Key and data. Raises ValueError where only LMDB can say."""
-        cdef Piece key, value
+        cdef Slice key, value
         cdef Look look = self.step(&key, &value)
         if look == UNSURE:
             raise ValueError("a page is not what it should be")
@@ -231,7 +231,7 @@ cdef class Walk:
             raise StopIteration
         return key.start[:key.size], value.start[:value.size]
 
-    cdef Look step(self, Piece *key, Piece *value) noexcept:
+    cdef Look step(self, Slice *key, Slice *value) noexcept:
         """The next row, if it is PRESENT. After UNSURE, LMDB must say what comes next."""
         cdef Node node
         cdef Look look
@@ -268,7 +268,7 @@ cdef class Walk:
             return UNSURE
         return self._descend(page_below(&node), NULL)
 
-    cdef Look _descend(self, uint64_t number, const Piece *bound) noexcept:
+    cdef Look _descend(self, uint64_t number, const Slice *bound) noexcept:
         """From the page of this number to a leaf: where `bound` leads, or else to the nearest row."""
         cdef const char *page
         cdef Node node
@@ -298,7 +298,7 @@ cdef class Walk:
         return UNSURE
 
 
-cdef int64_t _place_of(const char *page, uint64_t page_bytes, bint is_branch, Piece key) noexcept nogil:
+cdef int64_t _place_of(const char *page, uint64_t page_bytes, bint is_branch, Slice key) noexcept nogil:
     """The first node of a leaf that is not below a key, or in a branch the one that leads to it; less than
     -1 when the page is damaged."""
     cdef int64_t low = is_branch, high = count_nodes(page, page_bytes), middle
@@ -310,7 +310,7 @@ cdef int64_t _place_of(const char *page, uint64_t page_bytes, bint is_branch, Pi
         at = find_node(page, page_bytes, middle, &node)
         if at == NULL:
             return -2
-        order = compare(Piece(at + NODE_BYTES, node.key_size), key)
+        order = compare(Slice(at + NODE_BYTES, node.key_size), key)
         if order < 0 or (is_branch and order == 0):
             low = middle + 1
         else:

@@ -11,7 +11,7 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 
-from ephemera.core._access cimport Piece, compare, piece_of
+from ephemera.core._access cimport Slice, compare, slice_of
 from ephemera.core._clock cimport Now
 from ephemera.core._row cimport NEVER, RowHead, is_dead_ms, row_from_head
 from ephemera.engines.local._base cimport ROW_AT, open_row
@@ -178,7 +178,7 @@ cdef class Scan:
     cdef list cursors
     cdef Walk walk
     cdef object asked, answer
-    cdef Piece below_key, below_value    # the last row of the base tier that was read
+    cdef Slice below_key, below_value    # the last row of the base tier that was read
     cdef bint has_below                  # whether it waits for its turn
     cdef bint is_below_begun, is_below_over
     cdef Py_ssize_t passed
@@ -299,7 +299,7 @@ cdef class Scan:
 
     cdef int _read_below(self) except -1:
         """Read the next row of the base tier, if there is one."""
-        cdef Piece key, value
+        cdef Slice key, value
         cdef Look look
         if self.walk is not None:
             look = self.walk.step(&key, &value)
@@ -313,19 +313,19 @@ cdef class Scan:
         self.has_below = self.answer is not None
         self.is_below_over = not self.has_below
         if self.has_below:
-            self.below_key, self.below_value = piece_of(self.answer[0]), piece_of(self.answer[1])
+            self.below_key, self.below_value = slice_of(self.answer[0]), slice_of(self.answer[1])
             self._must_have_family(self.below_key)
         return 0
 
-    cdef inline int _must_have_family(self, Piece key) except -1:
+    cdef inline int _must_have_family(self, Slice key) except -1:
         if key.size < FAMILY_BYTES:
             raise self.base.disorder(key.start[:key.size])
         return 0
 
-    cdef int _accept(self, Piece key, Piece value) except -1:
+    cdef int _accept(self, Slice key, Slice value) except -1:
         """Take a row of the base tier if it is within the bounds, and believe no page that is in disorder."""
-        cdef Piece far = piece_of(self.start if self.is_reverse else self.end)
-        cdef Piece last = piece_of(self.end if self.is_reverse else self.start)
+        cdef Slice far = slice_of(self.start if self.is_reverse else self.end)
+        cdef Slice last = slice_of(self.end if self.is_reverse else self.start)
         cdef int order
         self._must_have_family(key)
         if compare(key, far) < 0 if self.is_reverse else compare(key, far) >= 0:
@@ -347,8 +347,8 @@ cdef class Scan:
         # Whatever lies between the bounds begins with their family.
         return self._made(
             &head,
-            Piece(self.below_key.start + FAMILY_BYTES, self.below_key.size - FAMILY_BYTES),
-            Piece(self.below_value.start + ROW_AT, self.below_value.size - ROW_AT),
+            Slice(self.below_key.start + FAMILY_BYTES, self.below_key.size - FAMILY_BYTES),
+            Slice(self.below_value.start + ROW_AT, self.below_value.size - ROW_AT),
         )
 
     # -- the segments
@@ -368,8 +368,8 @@ cdef class Scan:
         if not self.has_below or above is None:
             return 1 if self.has_below else -1
         order = compare(
-            Piece(key_of(above.record), above.record.key_size),
-            Piece(self.below_key.start + FAMILY_BYTES, self.below_key.size - FAMILY_BYTES),
+            Slice(key_of(above.record), above.record.key_size),
+            Slice(self.below_key.start + FAMILY_BYTES, self.below_key.size - FAMILY_BYTES),
         )
         return -order if self.is_reverse else order
 
@@ -382,15 +382,15 @@ cdef class Scan:
         if not above.record.mark & DELETED:
             found = self._made(
                 &head,
-                Piece(key_of(above.record), above.record.key_size),
-                Piece(row_of(above.record), above.record.row_size),
+                Slice(key_of(above.record), above.record.key_size),
+                Slice(row_of(above.record), above.record.row_size),
             )
         pass_key(self.cursors, above)
         return found
 
     # -- what is handed out
 
-    cdef object _made(self, RowHead *head, Piece key, Piece row):
+    cdef object _made(self, RowHead *head, Slice key, Slice row):
         """What is handed out of a row, or None when it is dead."""
         cdef int64_t instant = self.instant
         cdef object made = None
@@ -404,7 +404,7 @@ cdef class Scan:
                 return None
         return self._copied(head, key, row) if made is None else made
 
-    cdef inline object _copied(self, RowHead *head, Piece key, Piece row):
+    cdef inline object _copied(self, RowHead *head, Slice key, Slice row):
         cdef bytes name = PyBytes_FromStringAndSize(key.start, key.size)
         if not self.is_plain:
             return name, row_from_head(head, row.start, row.size)

@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from ephemera.core._access cimport Piece
+from ephemera.core._access cimport Slice
 from ephemera.core._row cimport RowHead
 
 cdef extern from "_hash.h" nogil:
@@ -121,7 +121,7 @@ cdef class Segment:
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1
     cdef bint has_room(self, uint64_t size) noexcept nogil
     cdef uint64_t append(
-        self, uint64_t position, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times
+        self, uint64_t position, uint32_t family, Slice key, Slice value, uint8_t mark, RowHead *times
     ) noexcept
     cdef void _note_deadline(self, const RowHead *times, uint64_t position) noexcept nogil
     cdef void _link(self, Record *r, uint64_t position, uint64_t hash) noexcept nogil

@@ -33,7 +33,7 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from ephemera.core._access cimport Piece
+from ephemera.core._access cimport Slice
 from ephemera.core._row cimport NEVER, RowHead, read_row_head, row_from_head, write_row_head
 from ephemera.engines.local._base cimport (
     eph_crc32c,
@@ -251,7 +251,7 @@ cdef class Segment:
         return head == self.published() and head % 8 == 0 and head + size <= self.size
 
     cdef uint64_t append(
-        self, uint64_t position, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times
+        self, uint64_t position, uint32_t family, Slice key, Slice value, uint8_t mark, RowHead *times
     ) noexcept:
         """Write and link a record where there is room; returns the position after it."""
         cdef Record *r = <Record *> (self.start + position)

@@ -15,9 +15,9 @@ from ephemera.core._access cimport (
     TOUCHED,
     CompiledAccess,
     Live,
-    Piece,
+    Slice,
     Touched,
-    piece_of,
+    slice_of,
 )
 from ephemera.core._clock cimport Now
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, write_digits
@@ -111,7 +111,7 @@ cdef inline RowHead _times(int64_t written_ms, int64_t deadline_ms, int64_t idle
 
 
 cdef bint _find(
-    list segments, uint64_t hash_seed, uint32_t family, Piece key, Found *found
+    list segments, uint64_t hash_seed, uint32_t family, Slice key, Found *found
 ) except -1:
     """The newest published version of a key in a stack of segments, newest first; whether there is one."""
     cdef uint16_t size = <uint16_t> key.size
@@ -271,7 +271,7 @@ cdef class SegmentStack(CompiledAccess):
 
     # -- hints: a segment's memory is far away, and a caller with many keys need not wait for each
 
-    cdef uint64_t foresee(self, object family, Piece key) noexcept:
+    cdef uint64_t foresee(self, object family, Slice key) noexcept:
         return self._foresee_in(self.readable, (<FamilyRef> family).id, key.start, key.size)
 
     cdef uint64_t _foresee_in(
@@ -296,12 +296,12 @@ cdef class SegmentStack(CompiledAccess):
     def get(self, FamilyRef family not None, bytes key not None, int64_t now_ms, /):
         """The live value of a key, or None."""
         cdef Live live
-        holder = self.find(family, piece_of(key), now_ms, &live)
+        holder = self.find(family, slice_of(key), now_ms, &live)
         if holder is None:
             return None
         return PyBytes_FromStringAndSize(live.value.start, live.value.size)
 
-    cdef object find(self, object family, Piece key, int64_t now_ms, Live *live):
+    cdef object find(self, object family, Slice key, int64_t now_ms, Live *live):
         cdef FamilyRef ref = family
         cdef RowHead head
         self._look()
@@ -318,14 +318,14 @@ cdef class SegmentStack(CompiledAccess):
 
     cdef object _live_row(self, uint32_t family, bytes key, int64_t now_ms):
         cdef RowHead head
-        cdef Piece value
-        holder = self._live(family, piece_of(key), now_ms, &head, &value)
+        cdef Slice value
+        holder = self._live(family, slice_of(key), now_ms, &head, &value)
         if holder is None:
             return None
         return row_from_head(&head, value.start - head.value_at, value.size + head.value_at)
 
     cdef object _live(
-        self, uint32_t family, Piece key, int64_t now_ms, RowHead *head, Piece *value
+        self, uint32_t family, Slice key, int64_t now_ms, RowHead *head, Slice *value
     ):
         """What keeps the live row of a key in its place for as long as the caller has it, or None.
 
@@ -345,10 +345,10 @@ cdef class SegmentStack(CompiledAccess):
         return segment
 
     cdef object _live_below(
-        self, uint32_t family, Piece key, int64_t now_ms, RowHead *head, Piece *value
+        self, uint32_t family, Slice key, int64_t now_ms, RowHead *head, Slice *value
     ):
         cdef char buffer[BASE_KEY_BYTES_MAX]
-        cdef Piece base_key, stored
+        cdef Slice base_key, stored
         cdef RowReader reader
         if key.size > BASE_KEY_BYTES_MAX - 4:
             return None  # nobody could write it
@@ -498,7 +498,7 @@ cdef class SegmentStack(CompiledAccess):
     def knows(self, uint32_t family, bytes key not None, uint64_t after) -> bool:
         """Whether a segment after that of this number holds a version of this key, alive or not."""
         cdef Found found
-        return _find(self._after(after), self.control.page.hash_seed, family, piece_of(key), &found)
+        return _find(self._after(after), self.control.page.hash_seed, family, slice_of(key), &found)
 
     def cut(self, uint64_t after=0) -> Cut:
         """What is published now, to be read later; of the segments after that of this number."""
@@ -587,7 +587,7 @@ cdef class SegmentStack(CompiledAccess):
         return segment
 
     cdef int _append(
-        self, uint32_t family, Piece key, Piece value, uint8_t mark, RowHead *times, Written *written
+        self, uint32_t family, Slice key, Slice value, uint8_t mark, RowHead *times, Written *written
     ) except -1:
         """Write one record during the writer's turn, and let it be seen."""
         cdef Segment segment = self._room(
@@ -617,16 +617,16 @@ cdef class SegmentStack(CompiledAccess):
     ) -> None:
         """Store a row, whatever was there."""
         cdef RowHead times = _times(written_ms, deadline_ms, idle_ms, hard_ms)
-        self._put(family, piece_of(key), piece_of(value), &times, durable)
+        self._put(family, slice_of(key), slice_of(value), &times, durable)
 
     cdef int store(
-        self, object family, Piece key, Piece value, int64_t written_ms, int64_t deadline_ms,
+        self, object family, Slice key, Slice value, int64_t written_ms, int64_t deadline_ms,
         object durable
     ) except -1:
         cdef RowHead times = _times(written_ms, deadline_ms, 0, NEVER)
         return self._put(family, key, value, &times, durable)
 
-    cdef int _put(self, FamilyRef family, Piece key, Piece value, RowHead *times, durable) except -1:
+    cdef int _put(self, FamilyRef family, Slice key, Slice value, RowHead *times, durable) except -1:
         cdef Written written
         self._enter()
         try:
@@ -637,7 +637,7 @@ cdef class SegmentStack(CompiledAccess):
         return self._acknowledge(&written, durable)
 
     cdef int store_all(
-        self, object family, const Piece *pairs, Py_ssize_t count, int64_t written_ms
+        self, object family, const Slice *pairs, Py_ssize_t count, int64_t written_ms
     ) except -1:
         cdef FamilyRef ref = family
         cdef RowHead times = _times(written_ms, NEVER, 0, NEVER)
@@ -666,7 +666,7 @@ cdef class SegmentStack(CompiledAccess):
         """Give the live row (or None) and the time to `change` and store what it returns."""
         cdef int64_t now_ms
         if type(change) is Addition:
-            self._add(family, piece_of(key), <Addition> change, durable)
+            self._add(family, slice_of(key), <Addition> change, durable)
             return
         where = None
         while where is None:
@@ -686,10 +686,10 @@ cdef class SegmentStack(CompiledAccess):
                 self.wait_for_checkpoint(True)
         self.acknowledge_batch(where, durable)
 
-    cdef int add(self, object family, Piece key, Addition addition) except -1:
+    cdef int add(self, object family, Slice key, Addition addition) except -1:
         return self._add(family, key, addition, None)
 
-    cdef int _add(self, FamilyRef family, Piece key, Addition addition, durable) except -1:
+    cdef int _add(self, FamilyRef family, Slice key, Addition addition, durable) except -1:
         """What `update` does with an addition, without making rows."""
         cdef Written written
         cdef bint is_stored
@@ -702,12 +702,12 @@ cdef class SegmentStack(CompiledAccess):
         return self._acknowledge(&written, durable) if is_stored else 0
 
     cdef bint _store_sum(
-        self, uint32_t family, Piece key, Addition addition, Written *written
+        self, uint32_t family, Slice key, Addition addition, Written *written
     ) except -1:
         """Whether there is a sum, which is then stored with the lifetime that the counter had."""
         cdef int64_t now_ms = self.now.ms()
         cdef RowHead times
-        cdef Piece value
+        cdef Slice value
         cdef char digits[DIGITS_BYTES_MAX]
         holder = self._live(family, key, now_ms, &times, &value)
         if holder is not None:
@@ -725,13 +725,13 @@ cdef class SegmentStack(CompiledAccess):
 
     def delete(self, FamilyRef family not None, bytes key not None, *, durable=None) -> bool:
         """Remove a key; whether it was alive."""
-        cdef Piece one = piece_of(key)
+        cdef Slice one = slice_of(key)
         return self._delete(family, &one, 1, durable) == 1
 
-    cdef Py_ssize_t remove_all(self, object family, Piece *keys, Py_ssize_t count) except -1:
+    cdef Py_ssize_t remove_all(self, object family, Slice *keys, Py_ssize_t count) except -1:
         return self._delete(family, keys, count, None)
 
-    cdef Py_ssize_t _delete(self, FamilyRef family, Piece *keys, Py_ssize_t count, durable) except -1:
+    cdef Py_ssize_t _delete(self, FamilyRef family, Slice *keys, Py_ssize_t count, durable) except -1:
         cdef Written written
         cdef Py_ssize_t found
         cdef int64_t now_ms
@@ -749,11 +749,11 @@ cdef class SegmentStack(CompiledAccess):
         return found
 
     cdef Py_ssize_t _sift(
-        self, uint32_t family, Piece *keys, Py_ssize_t count, int64_t now_ms
+        self, uint32_t family, Slice *keys, Py_ssize_t count, int64_t now_ms
     ) except -1:
         """Bring the keys that are alive to the front; how many."""
         cdef RowHead times
-        cdef Piece value
+        cdef Slice value
         cdef Py_ssize_t found = 0, i
         for i in range(count):
             if self._live(family, keys[i], now_ms, &times, &value) is not None:
@@ -762,11 +762,11 @@ cdef class SegmentStack(CompiledAccess):
         return found
 
     cdef int _append_ends(
-        self, uint32_t family, const Piece *keys, Py_ssize_t count, int64_t now_ms, Written *written
+        self, uint32_t family, const Slice *keys, Py_ssize_t count, int64_t now_ms, Written *written
     ) except -1:
         """Delete keys by one batch, during the writer's turn."""
         cdef RowHead times = _times(now_ms, NEVER, 0, NEVER)
-        cdef Piece nothing = piece_of(b"")
+        cdef Slice nothing = slice_of(b"")
         cdef Segment segment
         cdef uint64_t size = 0
         cdef Py_ssize_t i
@@ -782,10 +782,10 @@ cdef class SegmentStack(CompiledAccess):
         segment.publish(written.position)
         return 0
 
-    cdef Touched renew(self, object family, Piece key, int64_t deadline_ms) except *:
+    cdef Touched renew(self, object family, Slice key, int64_t deadline_ms) except *:
         cdef FamilyRef ref = family
         cdef RowHead times
-        cdef Piece value
+        cdef Slice value
         cdef Written written
         cdef int64_t now_ms
         self._enter()
@@ -803,7 +803,7 @@ cdef class SegmentStack(CompiledAccess):
             if type(holder) is not Segment:
                 # To make room may take long, and somebody may close the file meanwhile.
                 holder = PyBytes_FromStringAndSize(value.start, value.size)
-                value = piece_of(<bytes> holder)
+                value = slice_of(<bytes> holder)
             self._append(ref.id, key, value, 0, &times, &written)
         finally:
             self.control.writer.release()
@@ -866,7 +866,7 @@ cdef class SegmentStack(CompiledAccess):
                 if times.written_ms > now_ms:
                     mark |= AHEAD
                 earliest_ms = min(earliest_ms, times.deadline_ms)
-            position = segment.append(position, family.id, piece_of(key), piece_of(value), mark, &times)
+            position = segment.append(position, family.id, slice_of(key), slice_of(value), mark, &times)
         segment.publish(position)
         return segment, position, earliest_ms
 
