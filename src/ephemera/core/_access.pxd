@@ -38,8 +38,8 @@ cdef enum Touched:
 cdef class CompiledAccess:
     cdef public bint is_behind
 
-    cdef uint64_t foresee(self, object family, Slice key) noexcept
-    cdef void foresee_more(self, uint64_t hint) noexcept
+    cdef uint64_t prefetch(self, object family, Slice key) noexcept
+    cdef void prefetch_more(self, uint64_t hint) noexcept
     cdef object find(self, object family, Slice key, int64_t now_ms, Live *live)
     cdef int store(
         self, object family, Slice key, Slice value, int64_t written_ms, int64_t deadline_ms,

@@ -13,15 +13,15 @@ cdef class CompiledAccess:
     `is_behind` tells, as far as this process has seen, that who writes now may have to wait for long.
     """
 
-    cdef uint64_t foresee(self, object family, Slice key) noexcept:
+    cdef uint64_t prefetch(self, object family, Slice key) noexcept:
         """Have the memory at hand at which an operation on this key will look first.
 
-        What comes back is for `foresee_more`, a little later: what it will look at then. Both are
+        What comes back is for `prefetch_more`, a little later: what it will look at then. Both are
         hints, and change nothing.
         """
         return 0
 
-    cdef void foresee_more(self, uint64_t hint) noexcept:
+    cdef void prefetch_more(self, uint64_t hint) noexcept:
         pass
 
     cdef object find(self, object family, Slice key, int64_t now_ms, Live *live):

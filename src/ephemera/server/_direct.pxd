@@ -157,7 +157,7 @@ cdef class Answering:
     cdef const char *_answer_plain(self, const char *at, const char *end) except NULL
     cdef const char *_answer_next(self, const char *at, const char *end) except NULL
     cdef Py_ssize_t _look_ahead(self, const char *at, const char *end, Ahead *ahead) noexcept
-    cdef int _foresee(self, Ahead *ahead) except -1
+    cdef int _prefetch(self, Ahead *ahead) except -1
     cdef bint _answer_listed(self, list args) except -1
     cdef bint _answer(self, const Slice *slices, Py_ssize_t count, list args) except -1
     cdef bint _answer_by_handler(self, list args) except -1

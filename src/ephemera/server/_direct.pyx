@@ -507,7 +507,7 @@ cdef class Answering:
         cdef Py_ssize_t i
         while at != end and self._look_ahead(at, end, &ahead):
             if self.is_in_place:
-                self._foresee(&ahead)
+                self._prefetch(&ahead)
             for i in range(ahead.count):
                 at = ahead.ends[i]
                 if not self._answer(
@@ -541,7 +541,7 @@ cdef class Answering:
         ahead.firsts[ahead.count] = used
         return ahead.count
 
-    cdef int _foresee(self, Ahead *ahead) except -1:
+    cdef int _prefetch(self, Ahead *ahead) except -1:
         """Have the memory of all these requests' keys fetched at once, in place of one after another."""
         cdef Keys keys = self.call.keys
         cdef uint64_t hints[AHEAD_MAX]
@@ -552,10 +552,10 @@ cdef class Answering:
             # A first argument that is no key does no harm.
             hints[i] = 0
             if ahead.firsts[i + 1] - ahead.firsts[i] > 1:
-                hints[i] = keys.compiled.foresee(keys.ref, ahead.slices[ahead.firsts[i] + 1])
+                hints[i] = keys.compiled.prefetch(keys.ref, ahead.slices[ahead.firsts[i] + 1])
         for i in range(ahead.count):
             if hints[i]:
-                keys.compiled.foresee_more(hints[i])
+                keys.compiled.prefetch_more(hints[i])
         return 0
 
     cdef bint _answer_listed(self, list args) except -1:

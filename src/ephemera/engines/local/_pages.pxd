@@ -21,10 +21,10 @@ cdef class Tree:
 
     cdef Look find(self, const char *key, Py_ssize_t size, Slice *value) noexcept
     cdef bint _has_signs(self, Signs learned)
-    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *foreseen) noexcept
-    cdef void _foresee_leaf(self, uint64_t leads) noexcept
+    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *prefetched) noexcept
+    cdef void _prefetch_leaf(self, uint64_t leads) noexcept
     cdef Look _find_from(
-        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Slice *value
+        self, uint64_t number, int prefetched, const char *key, Py_ssize_t size, Slice *value
     ) noexcept
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept
     cdef Look _data(self, const char *page, const char *at, const Node *node, Slice *value) noexcept

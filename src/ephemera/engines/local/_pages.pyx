@@ -90,11 +90,11 @@ cdef class Tree:
             return UNSURE
         if self.root == NOWHERE:
             return ABSENT
-        cdef int foreseen = 0
-        cdef uint64_t number = self._leaf(key, size, &foreseen)
-        return self._find_from(number, foreseen, key, size, value)
+        cdef int prefetched = 0
+        cdef uint64_t number = self._leaf(key, size, &prefetched)
+        return self._find_from(number, prefetched, key, size, value)
 
-    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *foreseen) noexcept:
+    cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *prefetched) noexcept:
         """The number of the leaf for a key, or of a branch above it that the signs do not go beyond; and how many
         steps of a search there are on their way from memory."""
         cdef uint64_t sign = 0, leads = self.root
@@ -103,8 +103,8 @@ cdef class Tree:
         for depth in range(DEPTH_MAX):
             leads = self.signs.follow(&sign, key, size)
             if middles_in(leads):
-                foreseen[0] = STEPS_OF_MIDDLES
-                self._foresee_leaf(leads)
+                prefetched[0] = STEPS_OF_MIDDLES
+                self._prefetch_leaf(leads)
                 break
             page = self._page(leads)
             if sign == NO_SIGN or page == NULL:
@@ -116,7 +116,7 @@ cdef class Tree:
                 break
         return page_in(leads)
 
-    cdef void _foresee_leaf(self, uint64_t leads) noexcept:
+    cdef void _prefetch_leaf(self, uint64_t leads) noexcept:
         """Have on its way from memory what a search in a leaf begins with: where a page is takes longer to find out
         than what is in it, and the answer serves all of these."""
         cdef const char *page = <const char *> self.mapping.start + page_in(leads) * self.page_bytes
@@ -151,9 +151,9 @@ cdef class Tree:
         return True
 
     cdef Look _find_from(
-        self, uint64_t number, int foreseen, const char *key, Py_ssize_t size, Slice *value
+        self, uint64_t number, int prefetched, const char *key, Py_ssize_t size, Slice *value
     ) noexcept:
-        """Look for a key from this page on, where some steps of a search are `foreseen`."""
+        """Look for a key from this page on, where some steps of a search are `prefetched`."""
         cdef const char *page
         cdef const char *at
         cdef Node node
@@ -167,13 +167,13 @@ cdef class Tree:
             if flags & FIXED or not flags & (BRANCH | LEAF):
                 return UNSURE
             found = _search(
-                page, self.page_bytes, (flags & BRANCH) != 0, foreseen, key, size, &at, &node
+                page, self.page_bytes, (flags & BRANCH) != 0, prefetched, key, size, &at, &node
             )
             if found <= 0:
                 return ABSENT if found == 0 else UNSURE
             if flags & LEAF:
                 return self._data(page, at, &node, value)
-            number, foreseen = page_below(&node), 0
+            number, prefetched = page_below(&node), 0
         return UNSURE
 
     cdef Look _data(
@@ -319,7 +319,7 @@ cdef int64_t _place_of(const char *page, uint64_t page_bytes, bint is_branch, Sl
 
 
 cdef inline int _search(
-    const char *page, uint64_t page_bytes, bint is_branch, int foreseen,
+    const char *page, uint64_t page_bytes, bint is_branch, int prefetched,
     const char *key, Py_ssize_t size, const char **at, Node *node
 ) noexcept nogil:
     """Find the node of a key, or in a branch the one that leads to it: 1 when it is there, 0 when it is
@@ -330,10 +330,10 @@ cdef inline int _search(
     if count == 0:
         return -1
     while low < high:
-        if foreseen == 0:
-            _foresee(page, low, high)
-            foreseen = STEPS_FORESEEN
-        foreseen -= 1
+        if prefetched == 0:
+            _prefetch(page, low, high)
+            prefetched = STEPS_FORESEEN
+        prefetched -= 1
         middle = (low + high) >> 1
         at[0] = find_node(page, page_bytes, middle, node)
         if at[0] == NULL:
@@ -353,7 +353,7 @@ cdef inline int _search(
     return -1 if at[0] == NULL else 1
 
 
-cdef inline void _foresee(const char *page, uint64_t low, uint64_t high) noexcept nogil:
+cdef inline void _prefetch(const char *page, uint64_t low, uint64_t high) noexcept nogil:
     """Have the nodes on their way from memory that the next three steps of a search may look at."""
     cdef uint64_t eighth, index
     for eighth in range(<uint64_t> 1, <uint64_t> 8):

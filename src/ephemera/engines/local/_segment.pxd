@@ -116,8 +116,8 @@ cdef class Segment:
         self, uint32_t family, const char *key, uint16_t size, uint64_t hash, uint64_t limit,
         Found *found
     ) except -1
-    cdef void foresee(self, uint64_t hash) noexcept nogil
-    cdef bint foresee_record(self, uint64_t hash) noexcept nogil
+    cdef void prefetch(self, uint64_t hash) noexcept nogil
+    cdef bint prefetch_record(self, uint64_t hash) noexcept nogil
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1
     cdef bint has_room(self, uint64_t size) noexcept nogil
     cdef uint64_t append(
@@ -143,13 +143,13 @@ cdef class Cursor:
     cdef Run run
     cdef uint64_t limit
     cdef Py_ssize_t low, high      # what is left of the run: [low, high)
-    cdef Py_ssize_t foreseen       # up to where records are on their way from memory
+    cdef Py_ssize_t prefetched       # up to where records are on their way from memory
     cdef bint is_reverse
     cdef Record *record            # where the walk stands; NULL at its end
     cdef uint64_t position
 
     cdef bint _repeats(self, Py_ssize_t i) except -1
-    cdef void _foresee(self) noexcept
+    cdef void _prefetch(self) noexcept
     cdef int advance(self) except -1
     cdef int look_again(self) except -1
 

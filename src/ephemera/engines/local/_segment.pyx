@@ -98,7 +98,7 @@ def crc32c(bytes data not None, uint32_t crc=0, *, bint portable=False) -> int:
 # --------------------------------------------------------------------------------------- the segment
 
 
-cdef inline void _foresee_lines(const char *record) noexcept nogil:
+cdef inline void _prefetch_lines(const char *record) noexcept nogil:
     """Fetch the lines of an ordinary record at once, and not each when the one before it has come.
 
     A prefetch from anywhere is harmless, so the place needs no check yet.
@@ -199,7 +199,7 @@ cdef class Segment:
         cdef uint64_t steps = 0, position, older
         cdef Record *r
         position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
-        _foresee_lines(self.start + position)
+        _prefetch_lines(self.start + position)
         while position:
             if not self.holds(position):
                 self.damaged(position, "a link points outside the records")
@@ -224,15 +224,15 @@ cdef class Segment:
             position = 8 * <uint64_t> eph_load32(&r.chain)
         return False
 
-    cdef void foresee(self, uint64_t hash) noexcept nogil:
+    cdef void prefetch(self, uint64_t hash) noexcept nogil:
         """Fetch the slot that `find` will ask, without waiting for it."""
         eph_prefetch(&self.slots[hash & self.mask])
 
-    cdef bint foresee_record(self, uint64_t hash) noexcept nogil:
+    cdef bint prefetch_record(self, uint64_t hash) noexcept nogil:
         """Fetch the record that this slot leads to first, if any: its head and key, and most small values."""
         cdef uint64_t position = 8 * <uint64_t> eph_load32(&self.slots[hash & self.mask])
         if position:
-            _foresee_lines(self.start + position)
+            _prefetch_lines(self.start + position)
         return position != 0
 
     cdef int open_record(self, const Record *r, uint64_t position, RowHead *head) except -1:
@@ -861,15 +861,15 @@ cdef class Cursor:
         a = _record_at(self.segment, self.run.at[i - 1])
         return is_key(_record_at(self.segment, self.run.at[i]), a.family, key_of(a), a.key_size)
 
-    cdef inline void _foresee(self) noexcept:
+    cdef inline void _prefetch(self) noexcept:
         """Have the records that follow fetched: in the order of their keys they lie anywhere."""
         cdef Py_ssize_t until = min(self.low + RECORDS_FORESEEN, self.high)
-        self.foreseen = max(self.foreseen, self.low)
-        while self.foreseen < until:
-            if self.run.repeats == NULL or not self.run.repeats[self.foreseen]:
-                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen])
-                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.foreseen] + LINE_BYTES)
-            self.foreseen += 1
+        self.prefetched = max(self.prefetched, self.low)
+        while self.prefetched < until:
+            if self.run.repeats == NULL or not self.run.repeats[self.prefetched]:
+                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.prefetched])
+                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.prefetched] + LINE_BYTES)
+            self.prefetched += 1
 
     cdef int advance(self) except -1:
         """Stand on the next key that has a version below the limit."""
@@ -886,7 +886,7 @@ cdef class Cursor:
                 while last + 1 < self.high and self._repeats(last + 1):
                     last += 1
                 self.low = last + 1
-                self._foresee()
+                self._prefetch()
             for i in range(first, last + 1):
                 if 8 * <uint64_t> self.run.at[i] < self.limit:
                     self.record = _record_at(self.segment, self.run.at[i])
@@ -906,7 +906,7 @@ cdef Cursor _cursor(Segment segment, uint64_t limit, bytes start, bytes end, bin
     cursor.limit = limit
     cursor.is_reverse = is_reverse
     cursor.run = segment.sorted_run(limit)
-    cursor.low = cursor.foreseen = _lower_bound(segment, cursor.run, start)
+    cursor.low = cursor.prefetched = _lower_bound(segment, cursor.run, start)
     cursor.high = cursor.run.size if end is None else _lower_bound(segment, cursor.run, end)
     cursor.advance()
     return cursor

@@ -48,7 +48,7 @@ cdef enum:
     ROOM_FIRST = 4 * 1024
     ROOM_MAX = 16 * 1024 * 1024     # of some 8,000 branches; those beyond it are read from their pages
     COUNT_MAX = 0xFFFF
-    MIDDLES_FROM = 8                # nodes of a leaf: with fewer there is nothing to foresee
+    MIDDLES_FROM = 8                # nodes of a leaf: with fewer there is nothing to prefetch
     LINE = 8                        # samples or signs in a line of memory
     UNTOLD = -1
 

@@ -271,24 +271,24 @@ cdef class SegmentStack(CompiledAccess):
 
     # -- hints: a segment's memory is far away, and a caller with many keys need not wait for each
 
-    cdef uint64_t foresee(self, object family, Slice key) noexcept:
-        return self._foresee_in(self.readable, (<FamilyRef> family).id, key.start, key.size)
+    cdef uint64_t prefetch(self, object family, Slice key) noexcept:
+        return self._prefetch_in(self.readable, (<FamilyRef> family).id, key.start, key.size)
 
-    cdef uint64_t _foresee_in(
+    cdef uint64_t _prefetch_in(
         self, list segments, uint32_t family, const char *key, Py_ssize_t size
     ) noexcept:
         cdef uint64_t hash = eph_hash(self.control.page.hash_seed, family, key, <uint16_t> size)
         cdef Py_ssize_t i
         for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
-            (<Segment> PyList_GET_ITEM(segments, i)).foresee(hash)
+            (<Segment> PyList_GET_ITEM(segments, i)).prefetch(hash)
         return hash
 
-    cdef void foresee_more(self, uint64_t hint) noexcept:
+    cdef void prefetch_more(self, uint64_t hint) noexcept:
         cdef list segments = self.readable
         cdef Py_ssize_t i
         # Most slots that lead somewhere lead to the key; what older segments hold of it is not asked then.
         for i in range(min(PyList_GET_SIZE(segments), SEGMENTS_FORESEEN)):
-            if (<Segment> PyList_GET_ITEM(segments, i)).foresee_record(hint):
+            if (<Segment> PyList_GET_ITEM(segments, i)).prefetch_record(hint):
                 return
 
     # -- reads: no lock, no system call
@@ -398,7 +398,7 @@ cdef class SegmentStack(CompiledAccess):
             if _is_up_to(&due, segment.number, last_ms, last_number, last_position):
                 deadlines.drop()
                 continue
-            self._foresee_death(deadlines)
+            self._prefetch_death(deadlines)
             fate = self._fate_of(segments, segment, &due, &head)
             deadlines.drop()
             if fate == DAMAGED:
@@ -431,13 +431,13 @@ cdef class SegmentStack(CompiledAccess):
             _log.error("the death of a key is not told: %s", str(error))
             return DAMAGED
 
-    cdef void _foresee_death(self, SegmentDeadlines deadlines) noexcept:
+    cdef void _prefetch_death(self, SegmentDeadlines deadlines) noexcept:
         """Those that die one after the other are mostly where they were written, but their slots are not."""
         cdef Due *due = deadlines.ahead(DEATHS_FORESEEN)
         cdef Record *r
         if due != NULL and deadlines.segment.holds(due.position):
             r = <Record *> (deadlines.segment.start + due.position)
-            self._foresee_in(self.segments, r.family, key_of(r), r.key_size)
+            self._prefetch_in(self.segments, r.family, key_of(r), r.key_size)
 
     cdef list _after(self, uint64_t number):
         """The segments that came after that of this number, newest first."""
