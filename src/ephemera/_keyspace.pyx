@@ -12,7 +12,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport rint
 from libc.stdint cimport INT64_MIN, int64_t
 
-from ephemera.core._access cimport CompiledAccess, Live, slice_of
+from ephemera.core._access cimport CompiledAccess, ValueRef, slice_of
 from ephemera.core._clock cimport Now
 from ephemera.core._row cimport NEVER, is_dead_ms
 
@@ -33,7 +33,7 @@ cdef enum:
     USUAL_SECONDS_MAX = 1000000000     # of a TTL; longer ones are worked out with every check
 
 
-cdef inline bytes _copied(Live *live):
+cdef inline bytes _copied(ValueRef *live):
     return PyBytes_FromStringAndSize(live.value.start, live.value.size)
 
 
@@ -82,7 +82,7 @@ cdef class OneKey:
         return default if value is None else value
 
     cdef inline object _value(self, bytes key):
-        cdef Live live
+        cdef ValueRef live
         cdef int64_t now_ms
         cdef bytes value = None
         if self.compiled is None:

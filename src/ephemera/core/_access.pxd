@@ -24,7 +24,7 @@ cdef inline int compare(Slice a, Slice b) noexcept nogil:
     return order if order else (a.size > b.size) - (a.size < b.size)
 
 
-cdef struct Live:
+cdef struct ValueRef:
     # A value where it lies, and when it dies.
     Slice value
     int64_t deadline_ms
@@ -40,7 +40,7 @@ cdef class CompiledAccess:
 
     cdef uint64_t prefetch(self, object family, Slice key) noexcept
     cdef void prefetch_more(self, uint64_t hint) noexcept
-    cdef object find(self, object family, Slice key, int64_t now_ms, Live *live)
+    cdef object find(self, object family, Slice key, int64_t now_ms, ValueRef *live)
     cdef int store(
         self, object family, Slice key, Slice value, int64_t written_ms, int64_t deadline_ms,
         object durable

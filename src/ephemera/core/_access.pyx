@@ -24,7 +24,7 @@ cdef class CompiledAccess:
     cdef void prefetch_more(self, uint64_t hint) noexcept:
         pass
 
-    cdef object find(self, object family, Slice key, int64_t now_ms, Live *live):
+    cdef object find(self, object family, Slice key, int64_t now_ms, ValueRef *live):
         """What keeps the live value of a key in its place for as long as the caller has it, or None."""
         raise TypeError("find")
 

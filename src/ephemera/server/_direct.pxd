@@ -2,7 +2,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from ephemera.core._access cimport CompiledAccess, Live, Slice, Touched
+from ephemera.core._access cimport CompiledAccess, ValueRef, Slice, Touched
 from ephemera.core._clock cimport Now
 from ephemera.core._counter cimport Addition
 from ephemera.resp._requests cimport PlainParser
@@ -109,8 +109,8 @@ cdef class Keys:
     cdef bint takes_read(self, Slice key) noexcept
     cdef bint takes_write(self, Slice key) noexcept
     cdef bint _takes(self, Slice key) noexcept
-    cdef object find(self, Slice key, Live *live)
-    cdef object _found(self, Slice key, int64_t now_ms, Live *live)
+    cdef object find(self, Slice key, ValueRef *live)
+    cdef object _found(self, Slice key, int64_t now_ms, ValueRef *live)
     cdef int64_t left_ms(self, Slice key) except? -3
     cdef bint store(self, Slice key, Slice value, int64_t ttl_ms) except -1
     cdef bint store_all(self, const Slice *pairs, Py_ssize_t count) except -1

@@ -21,7 +21,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Slice, Touched, slice_of
+from ephemera.core._access cimport TOO_LATE, TOUCHED, ValueRef, Slice, Touched, slice_of
 from ephemera.core._clock cimport elapsed_ns
 from ephemera.core._counter cimport DIGITS_BYTES_MAX, Addition, strict_addition, write_digits
 from ephemera.core._row cimport NEVER
@@ -310,11 +310,11 @@ cdef class Keys:
     cdef bint _takes(self, Slice key) noexcept:
         return self.compiled is not None and 0 < key.size <= _KEY_BYTES_MAX
 
-    cdef object find(self, Slice key, Live *live):
+    cdef object find(self, Slice key, ValueRef *live):
         """What keeps a live value in its place, or None; counted as a hit or a miss."""
         return self._found(key, self.tally.now.ms(), live)
 
-    cdef object _found(self, Slice key, int64_t now_ms, Live *live):
+    cdef object _found(self, Slice key, int64_t now_ms, ValueRef *live):
         holder = self.compiled.find(self.ref, key, now_ms, live)
         if holder is None:
             self.tally.misses += 1
@@ -325,7 +325,7 @@ cdef class Keys:
     cdef int64_t left_ms(self, Slice key) except? -3:
         """The milliseconds that a key has left: -1 without a deadline, -2 without the key; counted as
         a hit or a miss."""
-        cdef Live live
+        cdef ValueRef live
         cdef int64_t now_ms = self.tally.now.ms()
         if self._found(key, now_ms, &live) is None:
             return -2

@@ -8,7 +8,7 @@ says what is wrong.
 from libc.stdint cimport INT64_MIN, int64_t
 from libc.stdlib cimport qsort
 
-from ephemera.core._access cimport TOO_LATE, TOUCHED, Live, Slice, Touched, compare
+from ephemera.core._access cimport TOO_LATE, TOUCHED, ValueRef, Slice, Touched, compare
 from ephemera.core._counter cimport read_digits
 from ephemera.server._direct cimport SLICES_MAX, Answering, Counted, Keys, SliceArray
 
@@ -68,7 +68,7 @@ cdef bint _get(Answering to, Keys keys, const Slice *args, Py_ssize_t count) exc
 
 
 cdef int _write_found(Answering to, Keys keys, Slice key) except -1:
-    cdef Live live
+    cdef ValueRef live
     holder = keys.find(key, &live)
     return to.write_none() if holder is None else to.write_value(live.value)
 
@@ -87,7 +87,7 @@ cdef bint _mget(Answering to, Keys keys, const Slice *args, Py_ssize_t count) ex
 
 
 cdef bint _exists(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
-    cdef Live live
+    cdef ValueRef live
     cdef Py_ssize_t i, found = 0
     if count < 2:
         return False

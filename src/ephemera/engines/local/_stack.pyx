@@ -14,7 +14,7 @@ from ephemera.core._access cimport (
     TOO_LATE,
     TOUCHED,
     CompiledAccess,
-    Live,
+    ValueRef,
     Slice,
     Touched,
     slice_of,
@@ -295,13 +295,13 @@ cdef class SegmentStack(CompiledAccess):
 
     def get(self, FamilyRef family not None, bytes key not None, int64_t now_ms, /):
         """The live value of a key, or None."""
-        cdef Live live
+        cdef ValueRef live
         holder = self.find(family, slice_of(key), now_ms, &live)
         if holder is None:
             return None
         return PyBytes_FromStringAndSize(live.value.start, live.value.size)
 
-    cdef object find(self, object family, Slice key, int64_t now_ms, Live *live):
+    cdef object find(self, object family, Slice key, int64_t now_ms, ValueRef *live):
         cdef FamilyRef ref = family
         cdef RowHead head
         self._look()
