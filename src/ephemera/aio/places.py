@@ -33,7 +33,7 @@ from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from ephemera.core.errors import StoreBusy
-from ephemera.core.hurry import hurried
+from ephemera.core.nonblocking import nonblocking
 from ephemera.core.keyvalue import Waits
 from ephemera.core.threads import explain_no_thread, start_thread
 
@@ -140,7 +140,7 @@ class Pool(Place):
             if self.is_due():
                 await asyncio.sleep(0)
             try:
-                return hurried(function, *given, **named)
+                return nonblocking(function, *given, **named)
             except StoreBusy:
                 pass  # nothing was done; it waits in a thread, and no longer than it may
         return await self.write(function, *given, **named)

@@ -302,7 +302,7 @@ class FallsBehind(Protocol):
         ...
 
     def go_on_here(self) -> bool:
-        """Let this thread never wait for that from now on, but be refused where it is `hurried`; whether that
+        """Let this thread never wait for that from now on, but be refused where it is `nonblocking`; whether that
         can be. It asks `is_behind` before it begins with a command, so that none stops in its middle."""
         ...
 

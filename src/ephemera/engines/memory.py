@@ -28,7 +28,7 @@ from ephemera.core.errors import (
     StoreClosed,
 )
 from ephemera.core.expiry import duration_ms, is_dead
-from ephemera.core.hurry import is_hurried
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.keyvalue import (
     Capability,
     Change,
@@ -413,7 +413,7 @@ class MemoryEngine:
                     "this thread is inside a transaction: write through it, or after its block"
                 )
             left_s = (until_ns - elapsed_ns()) / 1e9
-            if left_s <= 0 or is_hurried():
+            if left_s <= 0 or is_nonblocking():
                 raise StoreBusy(
                     f"the writer's turn did not come within {self._wait_ns / 1e9:g} s (lock_timeout)"
                 )

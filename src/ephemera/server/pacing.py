@@ -3,7 +3,7 @@
 Whoever writes to an embedded store then sleeps until a checkpoint has made room. Here that would be the thread of
 the loop, and every client would sleep with it. So a request that would write waits in its session, and the
 requests of the same client after it, as in CLIENT PAUSE (POSTPONED). One that has waited for as long as a
-writer would is made all the same, in a way that never waits (`hurried`): the store refuses it in its own words.
+writer would is made all the same, in a way that never waits (`nonblocking`): the store refuses it in its own words.
 
 Another process may be the one that checkpoints, so nobody tells when it has ended. One timer looks for all who wait.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ephemera.core.clock import elapsed_ns
-from ephemera.core.hurry import is_hurried
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.keyvalue import FallsBehind
 from ephemera.resp.parser import Request
 
@@ -61,8 +61,8 @@ class Pacing:
         """Whether a request that is about to run has to wait."""
         known = self._held.get(session)
         has_waited = known is not None and known.args is args
-        # Where it is hurried, it has waited in vain; those after it wait for as long again.
-        if not (is_write and self._is_behind()) or (has_waited and is_hurried()):
+        # Where it is nonblocking, it has waited in vain; those after it wait for as long again.
+        if not (is_write and self._is_behind()) or (has_waited and is_nonblocking()):
             self.forget(session)
             return False
         if not has_waited:

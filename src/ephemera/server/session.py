@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from ephemera import EphemeraError, ReadOnly, StoreFull
 from ephemera.core.clock import elapsed_ns
-from ephemera.core.hurry import hurried
+from ephemera.core.nonblocking import nonblocking
 from ephemera.resp.encoder import encode
 from ephemera.resp.parser import Limits, Parser, Request
 from ephemera.resp.replies import NO_REPLY, Pushes, Refused, Reply, Simple
@@ -171,7 +171,7 @@ class Session(Answering):
         pacing, postponed, rest = self.server.pacing, self._postponed, self._rest
         self._postponed, self._rest = None, b""
         if pacing.has_lost_patience(self):
-            replies = hurried(self.go_on_with, postponed, rest)
+            replies = nonblocking(self.go_on_with, postponed, rest)
         else:
             replies = self.go_on_with(postponed, rest)
         if not self.is_postponed:

@@ -20,7 +20,7 @@ from posix.unistd cimport getpid
 
 from ephemera.core._clock cimport monotonic_after, timespec, wall_after
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy, StoreClosed, StoreFailed
-from ephemera.core.hurry import is_hurried
+from ephemera.core.nonblocking import is_nonblocking
 
 cdef extern from "<errno.h>" nogil:
     int EBADF
@@ -91,7 +91,7 @@ cdef class Lock:
         cdef double waited = 0
         cdef timespec monotonic, wall
         while rc == EBUSY or rc == ETIMEDOUT:
-            timeout = 0 if is_hurried() else min(timeout, self.patience)
+            timeout = 0 if is_nonblocking() else min(timeout, self.patience)
             if waited >= timeout:
                 raise StoreBusy(
                     f"the {self.name} lock is held by {self.describe_owner()}, and was not released"

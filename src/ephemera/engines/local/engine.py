@@ -33,7 +33,7 @@ from ephemera.core.errors import (
     StoreLocked,
 )
 from ephemera.core.expiry import is_dead
-from ephemera.core.hurry import is_hurried
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.keyvalue import (
     Capability,
     CheckReport,
@@ -711,7 +711,7 @@ class LocalEngine:
         is_full = grows and self._segments.is_full
         if is_full and not self._can_shrink():
             self._segments.refuse_growth()
-        if self._is_manual and not is_hurried():
+        if self._is_manual and not is_nonblocking():
             self._shrink()
             return
         waited = 0.0
@@ -722,7 +722,7 @@ class LocalEngine:
             if full is not None:
                 # A new one: raised, the worker's would keep the frames that it came through.
                 raise StoreFull(str(full))
-            if is_hurried() or waited > self.patience:
+            if is_nonblocking() or waited > self.patience:
                 if is_full:
                     self._segments.refuse_growth()
                 raise StoreBusy(

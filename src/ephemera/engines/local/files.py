@@ -30,7 +30,7 @@ from ephemera.core.errors import (
     StoreFailed,
     StoreFull,
 )
-from ephemera.core.hurry import is_hurried
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.options import MODE_DEFAULT
 from ephemera.engines.local._lock_file import LockFile
 from ephemera.engines.local._mapping import Mapping
@@ -232,7 +232,7 @@ class FileLock:
         waited = 0.0
         pause = threading.Event()
         while not self.try_take(is_shared=is_shared):
-            if is_hurried() or waited >= timeout:
+            if is_nonblocking() or waited >= timeout:
                 return False
             pause.wait(_PAUSE_SECONDS)
             waited += _PAUSE_SECONDS

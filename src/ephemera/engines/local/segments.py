@@ -18,7 +18,7 @@ from typing import NoReturn
 from ephemera.core._block import BoundedLock, Hold
 from ephemera.core.clock import Clock, elapsed_ns
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
-from ephemera.core.hurry import is_hurried
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
@@ -331,7 +331,7 @@ class Segments(SegmentStack):
         self._spare = None
 
     def goes_on(self) -> bool:
-        return getattr(self.asking, "goes_on", False) and not is_hurried()
+        return getattr(self.asking, "goes_on", False) and not is_nonblocking()
 
     def wait_for_checkpoint(self, grows: bool) -> None:
         self.on_behind(grows)

@@ -1,4 +1,4 @@
-"""A hurried write is refused where it would wait, and goes ahead where it need not."""
+"""A nonblocking write is refused where it would wait, and goes ahead where it need not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import ephemera
 from ephemera import Store, StoreBusy
-from ephemera.core.hurry import hurried, is_hurried
+from ephemera.core.nonblocking import nonblocking, is_nonblocking
 
 PATIENCE_S = 30.0
 
@@ -23,13 +23,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def test_a_hurried_write_goes_ahead_when_the_turn_is_free(store: Store) -> None:
-    hurried(store.put, b"a", b"1", ttl=60)
-    assert hurried(store.incr, b"n") == 1
-    assert hurried(store.get, b"a") == b"1"
+def test_a_nonblocking_write_succeeds_when_the_writer_lock_is_free(store: Store) -> None:
+    nonblocking(store.put, b"a", b"1", ttl=60)
+    assert nonblocking(store.incr, b"n") == 1
+    assert nonblocking(store.get, b"a") == b"1"
 
 
-def test_a_hurried_write_is_refused_at_once_when_the_turn_is_taken(store: Store) -> None:
+def test_a_nonblocking_write_is_refused_at_once_when_the_writer_lock_is_held(store: Store) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -42,10 +42,10 @@ def test_a_hurried_write_is_refused_at_once_when_the_turn_is_taken(store: Store)
     try:
         assert inside.wait(PATIENCE_S)
         for write in (
-            lambda: hurried(store.put, b"a", b"1"),
-            lambda: hurried(store.incr, b"a"),
-            lambda: hurried(store.delete, b"a"),
-            lambda: hurried(store.transaction),
+            lambda: nonblocking(store.put, b"a", b"1"),
+            lambda: nonblocking(store.incr, b"a"),
+            lambda: nonblocking(store.delete, b"a"),
+            lambda: nonblocking(store.transaction),
         ):
             with pytest.raises(StoreBusy):
                 write()
@@ -57,32 +57,41 @@ def test_a_hurried_write_is_refused_at_once_when_the_turn_is_taken(store: Store)
     assert store.get(b"a") == b"2"
 
 
-def test_hurry_ends_with_the_call_also_when_it_raises() -> None:
+def test_nonblocking_ends_with_the_call_also_when_it_raises() -> None:
     with pytest.raises(KeyError):
-        hurried(dict[str, int]().__getitem__, "absent")
-    assert not is_hurried()
+        nonblocking(dict[str, int]().__getitem__, "absent")
+    assert not is_nonblocking()
 
 
-def test_hurry_is_one_threads_own() -> None:
+def test_a_call_inside_a_nonblocking_call_leaves_it_nonblocking() -> None:
+    def outer() -> bool:
+        nonblocking(is_nonblocking)
+        return is_nonblocking()
+
+    assert nonblocking(outer)
+    assert not is_nonblocking()
+
+
+def test_nonblocking_is_one_threads_own() -> None:
     seen: list[bool] = []
 
     def look() -> None:
-        thread = threading.Thread(target=lambda: seen.append(is_hurried()))
+        thread = threading.Thread(target=lambda: seen.append(is_nonblocking()))
         thread.start()
         thread.join(PATIENCE_S)
 
-    hurried(look)
+    nonblocking(look)
     assert seen == [False]
 
 
-def test_a_hurried_write_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+def test_a_nonblocking_write_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "s.eph"
     options = {"maintenance": "manual", "segment_bytes": 64 * 1024}
     with ephemera.open(path, **options) as store:
         refused = 0
         for number in range(100):  # segments fill, and nobody applies them
             try:
-                hurried(store.put, b"%d" % number, bytes(20_000))
+                nonblocking(store.put, b"%d" % number, bytes(20_000))
             except StoreBusy:
                 refused += 1
                 store.put(b"%d" % number, bytes(20_000))
