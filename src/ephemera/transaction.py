@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from ephemera.core._block import Ending
+from ephemera.core._block import InterruptSafeContext
 from ephemera.core.arguments import check_durable
 from ephemera.core.errors import InvalidArgument
 from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, Turn, Write
@@ -18,7 +18,7 @@ from ephemera.snapshot import Frozen
 _KEY = itemgetter(0)
 
 
-class Pending(Frozen, Ending):
+class Pending(Frozen, InterruptSafeContext):
     """The access of a transaction: what it wrote so far, over the view of its turn.
 
     Its own writes are alive by construction: their deadlines lie after the one instant of the turn.
@@ -129,7 +129,7 @@ def begin(engine: KeyValue, *, durable: bool | None) -> Pending:
         raise
 
 
-class Transaction(Keyspace, Ending):
+class Transaction(Keyspace, InterruptSafeContext):
     """Reads and writes that happen all together or not at all, made by `store.transaction()`.
 
     It holds the writer's turn until its block ends, so keep the block short: other writers wait.

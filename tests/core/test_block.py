@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ephemera.core._block import Bell
+from ephemera.core._block import WakeEvent
 
 
 class Interrupted:
@@ -29,8 +29,8 @@ class Interrupted:
 def test_whoever_waited_has_the_lock_again_also_after_an_interrupt() -> None:
     given_up = Interrupted()
     given_up.lock.acquire()
-    bell = Bell()
-    bell.ring()
+    wake = WakeEvent()
+    wake.set()
     with pytest.raises(KeyboardInterrupt):
-        bell.wait_without(given_up, 60)  # type: ignore[arg-type]  # a lock that tests interrupt
+        wake.wait_without(given_up, 60)  # type: ignore[arg-type]  # a lock that tests interrupt
     assert given_up.lock.locked()

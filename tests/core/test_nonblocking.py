@@ -10,7 +10,7 @@ import pytest
 
 import ephemera
 from ephemera import Store, StoreBusy
-from ephemera.core.nonblocking import nonblocking, is_nonblocking
+from ephemera.core.nonblocking import is_nonblocking, nonblocking
 
 PATIENCE_S = 30.0
 

@@ -184,7 +184,7 @@ def test_threads_that_misuse_each_other_s_objects_in_memory_get_errors() -> None
     assert attack("memory://", 1) == []
 
 
-class Ending(Moments):
+class InterruptSafeContext(Moments):
     """Ends a snapshot or a transaction at one moment of a call of it, as another thread would."""
 
     def __init__(self, fatal: int, end: Callable[[], object]) -> None:
@@ -202,10 +202,10 @@ def end_at_every_moment(
     begin: Callable[[], T], end: Callable[[T], object], use: Callable[[T], object]
 ) -> int:
     """Use something new once for each moment of its use, and end it there; how many moments there were."""
-    moments = Ending(0, lambda: None)
+    moments = InterruptSafeContext(0, lambda: None)
     while moments.count >= moments.fatal:
         used = begin()
-        moments = Ending(moments.fatal + 1, partial(end, used))
+        moments = InterruptSafeContext(moments.fatal + 1, partial(end, used))
         try:
             moments.interrupt(use, used)
         except StoreClosed:

@@ -255,7 +255,7 @@ class Model:
         return copy
 
     def adopt(self, other: Model) -> None:
-        """Hold what the other holds: the commit of a transaction."""
+        """HeldLock what the other holds: the commit of a transaction."""
         for name, family in other.families.items():
             self.families[name].items = dict(family.items)
 

@@ -33,8 +33,8 @@ from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from ephemera.core.errors import StoreBusy
-from ephemera.core.nonblocking import nonblocking
 from ephemera.core.keyvalue import Waits
+from ephemera.core.nonblocking import nonblocking
 from ephemera.core.threads import explain_no_thread, start_thread
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""Blocks that no interrupt can leave half open.
+"""Locks and `with` blocks that are safe against interrupts.
 
-A signal's handler runs between two instructions of Python, and what it raises may come just after
-something was taken and just before the `try` that would give it back. Compiled code has no
-such moments: what is entered and left here is entered and left as one step.
+A signal handler runs between two bytecode instructions, so its exception may arrive after a lock was
+acquired and before the `try` that would release it. Compiled code runs no handlers: what is acquired
+or released here happens as one step.
 """
 import functools
 from threading import Lock, RLock
@@ -16,7 +16,8 @@ cdef enum:
     WAIT_SLICE_MS = 20
 
 THREAD_PATIENCE = 1.0
-"""For so many seconds threads of one process wait for each other at least, whatever `lock_timeout` is: reads do too."""
+"""The shortest bound in seconds of a wait among the threads of a process, whatever `lock_timeout` is:
+reads wait so too."""
 
 
 cdef class _Block:
@@ -41,7 +42,7 @@ cdef class _Block:
 
 
 def block(function):
-    """What `contextlib.contextmanager` does, without a moment at which the generator would be lost."""
+    """Do what `contextlib.contextmanager` does, with no moment at which an interrupt loses the generator."""
 
     @functools.wraps(function)
     def begin(*given, **named):
@@ -52,8 +53,8 @@ def block(function):
     return begin
 
 
-cdef class Ending:
-    """A base for what ends with its `with` block: by `_end`, or by `_give_up` if that is interrupted."""
+cdef class InterruptSafeContext:
+    """A base for context managers: `_begin` and `_end`, and `_give_up` where either raises."""
 
     def __enter__(self):
         try:
@@ -72,10 +73,10 @@ cdef class Ending:
 
 
 @cython.no_gc
-cdef class Hold:
-    """A lock of `threading`, held from the making of this object to `leave`, or to its end.
+cdef class HeldLock:
+    """A lock of `threading`, held until `leave` or until this object is gone.
 
-    `is_held` is False when it could not be taken within `seconds`.
+    `is_held` is False when it could not be acquired within `seconds`.
     """
     cdef object lock
     cdef readonly bint is_held
@@ -138,39 +139,39 @@ cdef class BoundedLock:
         self.lock = RLock()
 
 
-cdef class Bell:
-    """Wakes one thread that waits; what rings while nobody does is heard by the next.
+cdef class WakeEvent:
+    """An auto-reset event: `set` wakes one waiting thread, or the next one that waits.
 
-    An Event of `threading` does more, and an interrupt inside it leaves its lock taken.
+    An interrupt inside `threading.Event` may leave its lock held; this one has no such moment.
     """
-    cdef object silence
+    cdef object unset    # a lock, held while the event is not set
 
     def __init__(self):
-        self.silence = Lock()
-        self.silence.acquire()
+        self.unset = Lock()
+        self.unset.acquire()
 
-    def ring(self) -> None:
-        if self.silence.locked():
+    def set(self) -> None:
+        if self.unset.locked():
             try:
-                self.silence.release()
+                self.unset.release()
             except RuntimeError:
                 pass  # another thread was faster
 
     def wait(self, double seconds) -> None:
-        """Return when it rings, or after so many seconds."""
-        self.silence.acquire(timeout=seconds)
+        """Return once the event is set, or after so many seconds."""
+        self.unset.acquire(timeout=seconds)
 
     def wait_without(self, lock, double seconds) -> None:
-        """Wait without this lock, which the caller has before and after."""
+        """Release a lock that the caller holds, wait, and acquire it again."""
         lock.release()
         try:
-            self.silence.acquire(timeout=seconds)
+            self.unset.acquire(timeout=seconds)
         finally:
             _take(lock)
 
 
 cdef int _take(lock) except -1:
-    """Have a lock when this ends, also where it ends with an interrupt."""
+    """Acquire a lock; an interrupt is raised only once it is held."""
     interrupt = None
     while True:
         try:

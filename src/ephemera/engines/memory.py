@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ephemera.core._block import Bell, block
+from ephemera.core._block import WakeEvent, block
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns
 from ephemera.core.errors import (
     EphemeraError,
@@ -28,7 +28,6 @@ from ephemera.core.errors import (
     StoreClosed,
 )
 from ephemera.core.expiry import duration_ms, is_dead
-from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.keyvalue import (
     Capability,
     Change,
@@ -41,6 +40,7 @@ from ephemera.core.keyvalue import (
     living,
     unsupported,
 )
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.core.threads import start_thread
@@ -272,7 +272,7 @@ class MemoryEngine:
         self._is_background = options.maintenance == "background"
         self._wait_ns = duration_ms(options.lock_timeout, name="lock_timeout") * 1_000_000
         self._lock = threading.RLock()
-        self._turn_ended = Bell()
+        self._turn_ended = WakeEvent()
         self._turn: Callable[[], MemoryTurn | None] = _nobody
         self._is_closed = False
         self._is_free = not options.read_only  # whether a write may go ahead at once
@@ -286,7 +286,7 @@ class MemoryEngine:
         self._expired_count = 0
         self._expiry_lag_ms = 0
         self._sweeper: threading.Thread | None = None
-        self._wake = Bell()
+        self._wake = WakeEvent()
         self._add_family("default")
         _engines.add(self)
 
@@ -401,7 +401,7 @@ class MemoryEngine:
                 self._publish(writes, turn.now_ms)
             finally:
                 self._turn, self._is_free = _nobody, True
-                self._turn_ended.ring()
+                self._turn_ended.set()
 
     def _await_turn(self) -> None:
         """Return when a write may go ahead; the lock is held before and after, not meanwhile."""
@@ -422,7 +422,7 @@ class MemoryEngine:
             self._turn_ended.wait_without(self._lock, min(TURN_PAUSE_S, left_s))
             self._check_writable()
         self._is_free = True
-        self._turn_ended.ring()  # for others who wait
+        self._turn_ended.set()  # for others who wait
 
     def _publish(self, writes: Sequence[Write], now_ms: int) -> None:
         families: list[MemoryFamily] = [write.family for write in writes]  # type: ignore[misc]  # our own
@@ -580,7 +580,7 @@ class MemoryEngine:
         if self._callbacks:
             entry = (death.deadline_ms, self._expired_count, family.id, death)
             heapq.heappush(self._deaths, entry)
-            self._wake.ring()
+            self._wake.set()
 
     def _take_deaths(self, until_ms: int) -> list[Expired]:
         """What died up to an instant and was not announced, in order; not of families that are gone."""
@@ -606,7 +606,7 @@ class MemoryEngine:
                 log.warning("expired keys stay in memory until a purge: %s", error)
                 return
             self._sweeper = sweeper
-        self._wake.ring()
+        self._wake.set()
 
     def sweep(self) -> float | None:
         """Remove what is dead; the seconds until the next look, None when there will be none."""
@@ -686,7 +686,7 @@ class MemoryEngine:
         """Go on with a copy of the rows. Threads of the parent, with the locks and the transaction that
         they held, do not exist here."""
         self._lock = threading.RLock()
-        self._turn_ended, self._wake = Bell(), Bell()
+        self._turn_ended, self._wake = WakeEvent(), WakeEvent()
         self._sweeper = None
         self._turn, self._is_free = _nobody, not (self._is_closed or self.is_read_only)
         if not self._is_closed:
@@ -708,8 +708,8 @@ class MemoryEngine:
             for family in self._families.values():
                 family.rows = GoneRows(StoreClosed("the store was closed"))
             self._deadlines = Deadlines()
-            self._turn_ended.ring()
-            self._wake.ring()
+            self._turn_ended.set()
+            self._wake.set()
             sweeper = self._sweeper
         # So that no callback runs once the store is closed; one of them may be the caller.
         if sweeper is not None and sweeper is not threading.current_thread():
@@ -729,7 +729,7 @@ def _nobody() -> None:
     """Who has the turn when it is free."""
 
 
-def _sweep(engine_ref: weakref.ref[MemoryEngine], wake: Bell) -> None:
+def _sweep(engine_ref: weakref.ref[MemoryEngine], wake: WakeEvent) -> None:
     """Until the store is closed, or nobody has it any more."""
     while True:
         engine = engine_ref()

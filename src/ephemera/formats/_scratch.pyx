@@ -86,7 +86,7 @@ cdef class Scratch:
         return value, head.deadline_ms
 
     def put(self, str family not None, bytes key not None, held) -> None:
-        """Hold this, a value and its deadline, or nothing (None)."""
+        """HeldLock this, a value and its deadline, or nothing (None)."""
         cdef uint32_t number = self._id(family)
         cdef uint64_t hash = self._hash(number, key)
         cdef Slot *slot = self._find(number, key, hash)
@@ -103,7 +103,7 @@ cdef class Scratch:
             self._add(hash, offset)
 
     def clear(self, str family not None) -> None:
-        """Hold nothing in this family."""
+        """HeldLock nothing in this family."""
         self._ids.pop(family, None)
 
     def clear_all(self) -> None:

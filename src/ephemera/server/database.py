@@ -228,7 +228,7 @@ class Database(Keys):
             self._changed(None, FLUSHED)
 
     def refill(self, rows: Iterable[tuple[bytes, Held]]) -> None:
-        """Hold these keys and no others."""
+        """HeldLock these keys and no others."""
         self.space.clear()
         for key, held in rows:
             self._put_at(key, held.value, held.deadline_ms)

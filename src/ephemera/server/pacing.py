@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ephemera.core.clock import elapsed_ns
-from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.keyvalue import FallsBehind
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.resp.parser import Request
 
 if TYPE_CHECKING:

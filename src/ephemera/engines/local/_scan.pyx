@@ -121,7 +121,7 @@ cdef class ViewTransaction:
             self._end_call()
 
     def end(self) -> None:
-        """End the transaction, unless it is the parent's. Ending it twice is fine."""
+        """End the transaction, unless it is the parent's. InterruptSafeContext it twice is fine."""
         self.is_over = True
         if self.calls == 0:
             self._end()

@@ -29,7 +29,7 @@ import lmdb
 from lmdb.verify import VerifyError, verify
 
 from ephemera.core import forks
-from ephemera.core._block import BoundedLock, Hold, block
+from ephemera.core._block import BoundedLock, HeldLock, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
 from ephemera.core.options import MODE_DEFAULT, MODE_MAX
 from ephemera.core.row import NEVER_MS
@@ -162,7 +162,7 @@ class BaseTier:
 
     @block
     def _opening(self) -> Iterator[None]:
-        """Hold the LMDB lock. A signal handler that reads may find that its own thread holds it."""
+        """HeldLock the LMDB lock. A signal handler that reads may find that its own thread holds it."""
         if self._control.lmdb.is_held_here():
             yield
         else:
@@ -846,7 +846,7 @@ def _close_released() -> None:
     if _released:
         # Not awaited: whoever opens or closes a file now may be waiting for this thread, and the next call
         # closes them just as well.
-        hold = Hold(_opening, 0)
+        hold = HeldLock(_opening, 0)
         try:
             while hold.is_held and _released:
                 _let_go(_released[0])
@@ -956,7 +956,7 @@ def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
 
 def _close_environment(user: _User) -> None:
     """Let go of the file, if it is open; the last user closes it."""
-    hold = Hold(_opening, OPENING_PATIENCE)
+    hold = HeldLock(_opening, OPENING_PATIENCE)
     try:
         if hold.is_held:
             _let_go(user)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ephemera.core._access import CompiledAccess
-from ephemera.core._block import BoundedLock, Hold, block
+from ephemera.core._block import BoundedLock, HeldLock, block
 from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.clock import Clock, SteadyClock, elapsed_ns, never_before
 from ephemera.core.errors import (
@@ -33,7 +33,6 @@ from ephemera.core.errors import (
     StoreLocked,
 )
 from ephemera.core.expiry import is_dead
-from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.keyvalue import (
     Capability,
     CheckReport,
@@ -42,6 +41,7 @@ from ephemera.core.keyvalue import (
     Waits,
     family_dropped,
 )
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.options import Options
 from ephemera.engines.local import families as family_table
 from ephemera.engines.local import maintenance
@@ -552,7 +552,7 @@ class LocalEngine:
         if self._is_maintained_elsewhere():
             return maintenance.RETRY_SECONDS
         # Not awaited: a thread that checkpoints or compacts may take long, or may be waiting for this one to end.
-        hold = Hold(self._tending, 0)
+        hold = HeldLock(self._tending, 0)
         try:
             return self._maintain() if hold.is_held else maintenance.TEND_SECONDS
         finally:

@@ -243,7 +243,7 @@ class FileLock:
 
     @block
     def held(self, timeout: float = inf) -> Iterator[None]:
-        """Hold the lock for the length of a block."""
+        """HeldLock the lock for the length of a block."""
         with self.returned():
             self.take(timeout)
             yield

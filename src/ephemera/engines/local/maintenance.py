@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ephemera.core._block import Bell, Hold
+from ephemera.core._block import HeldLock, WakeEvent
 from ephemera.core.errors import EphemeraError, StoreClosed
 from ephemera.core.threads import start_thread
 
@@ -48,7 +48,7 @@ def close_forgotten(seconds: float = 0.0) -> None:
     """
     if not (forgotten or _closing.locked()):
         return
-    hold = Hold(_closing, seconds)
+    hold = HeldLock(_closing, seconds)
     try:
         while hold.is_held and forgotten:
             with contextlib.suppress(IndexError, EphemeraError, OSError):
@@ -73,7 +73,7 @@ class Worker:
     ) -> None:
         self._engine = weakref.ref(engine)
         self._step = step
-        self._bell = Bell()
+        self._wake = WakeEvent()
         self._is_stopped = False
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"ephemera-{name}", daemon=True)
@@ -85,7 +85,7 @@ class Worker:
         return None if self.error is None else str(self.error) or type(self.error).__name__
 
     def kick(self) -> None:
-        self._bell.ring()
+        self._wake.set()
 
     def stop(self, timeout: float) -> None:
         """Return when the step under way has ended, or after so many seconds.
@@ -93,7 +93,7 @@ class Worker:
         All that a step waits for itself is bounded, but not what a callback does.
         """
         self._is_stopped = True
-        self._bell.ring()
+        self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
             if self._thread.is_alive():
@@ -104,7 +104,7 @@ class Worker:
             pause = self._run_step()
             if pause is None:
                 return
-            self._bell.wait(pause)
+            self._wake.wait(pause)
 
     def _run_step(self) -> float | None:
         close_forgotten()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from ephemera.core._block import BoundedLock, Hold
+from ephemera.core._block import BoundedLock, HeldLock
 from ephemera.core.clock import Clock, elapsed_ns
 from ephemera.core.errors import CorruptStore, EphemeraError, StoreClosed, StoreFailed, StoreFull
 from ephemera.core.nonblocking import is_nonblocking
@@ -463,7 +463,7 @@ class Segments(SegmentStack):
         # Those that are inside and may not have seen it are awaited, without a bound: nobody may make a segment
         # when this has ended. They wait for nothing without one, and so end.
         for lock in (self.making, self.refreshing):
-            Hold(lock, -1).leave()
+            HeldLock(lock, -1).leave()
         self.give_up_spare()
         self._kept = []
         self.free()

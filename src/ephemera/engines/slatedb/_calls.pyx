@@ -9,7 +9,7 @@ module that speaks it through ctypes. What is spoken here is the same interface:
     future        what an asynchronous method returns: polled until ready, completed, freed
 
 A future is polled by whoever waits for it. What is in memory is there at the first poll, with no other thread in
-between; for the rest a callback rings a bell, and the waiting thread sleeps without the GIL meanwhile.
+between; for the rest a callback sets a completion, and the waiting thread sleeps without the GIL meanwhile.
 Rows are encoded and decoded here too, so that no row costs a call of Python.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -87,8 +87,8 @@ cdef enum:
     GIVES_NOTHING = 0
     GIVES_HANDLE = 1
     GIVES_BUFFER = 2
-    # The state of a bell besides the codes of a poll.
-    SILENT = -1
+    # The state of a completion besides the codes of a poll.
+    PENDING = -1
     SIGNALS_LOOK_MS = 100
     # How the library numbers the lifetimes of a row.
     TTL_NONE = 2
@@ -246,46 +246,46 @@ cdef class Handle:
 # --------------------------------------------------------------------------------------------- calls
 
 
-cdef struct Bell:
+cdef struct Completion:
     pthread_mutex_t mutex
-    pthread_cond_t rung
-    int state           # SILENT, or the code that the last poll came to
+    pthread_cond_t done
+    int state           # PENDING, or the code that the last poll came to
     int holders         # the call, and the callback that is still to come
-    PyObject *listener  # called when it rings, if any
+    PyObject *listener  # called when it sets, if any
 
 
-cdef Bell *_new_bell() noexcept:
-    cdef Bell *bell = <Bell *> malloc(sizeof(Bell))
-    if bell is not NULL:
-        pthread_mutex_init(&bell.mutex, NULL)
-        pthread_cond_init(&bell.rung, NULL)
-        bell.state = SILENT
-        bell.holders = 1
-        bell.listener = NULL
-    return bell
+cdef Completion *_new_completion() noexcept:
+    cdef Completion *completion = <Completion *> malloc(sizeof(Completion))
+    if completion is not NULL:
+        pthread_mutex_init(&completion.mutex, NULL)
+        pthread_cond_init(&completion.done, NULL)
+        completion.state = PENDING
+        completion.holders = 1
+        completion.listener = NULL
+    return completion
 
 
-cdef void _let_go(Bell *bell) noexcept nogil:
+cdef void _let_go(Completion *completion) noexcept nogil:
     """With its mutex held, which this gives back."""
-    bell.holders -= 1
-    cdef bint is_last = bell.holders == 0
-    pthread_mutex_unlock(&bell.mutex)
+    completion.holders -= 1
+    cdef bint is_last = completion.holders == 0
+    pthread_mutex_unlock(&completion.mutex)
     if is_last:
-        pthread_cond_destroy(&bell.rung)
-        pthread_mutex_destroy(&bell.mutex)
-        free(bell)
+        pthread_cond_destroy(&completion.done)
+        pthread_mutex_destroy(&completion.mutex)
+        free(completion)
 
 
-cdef void _ring(uint64_t data, int8_t code) noexcept nogil:
+cdef void _complete(uint64_t data, int8_t code) noexcept nogil:
     """What the library calls, in any thread, once for each poll."""
-    cdef Bell *bell = <Bell *> <uintptr_t> data
+    cdef Completion *completion = <Completion *> <uintptr_t> data
     cdef PyObject *listener
-    pthread_mutex_lock(&bell.mutex)
-    bell.state = code
-    listener = bell.listener
-    bell.listener = NULL
-    pthread_cond_signal(&bell.rung)
-    _let_go(bell)
+    pthread_mutex_lock(&completion.mutex)
+    completion.state = code
+    listener = completion.listener
+    completion.listener = NULL
+    pthread_cond_signal(&completion.done)
+    _let_go(completion)
     if listener is not NULL:
         with gil:
             _tell(listener)
@@ -306,42 +306,42 @@ cdef class Call:
     cdef int gives
     cdef Kind kind
     cdef Handle database
-    cdef Bell *bell
+    cdef Completion *completion
     cdef readonly bint is_done
 
     def __dealloc__(self):
-        cdef Bell *bell = self.bell
-        if bell is NULL or _is_abandoned:
+        cdef Completion *completion = self.completion
+        if completion is NULL or _is_abandoned:
             return
-        # Without the GIL: the library may be about to ring, and wait for it in there.
+        # Without the GIL: the library may be about to complete it, and wait for the GIL in there.
         with nogil:
             if self.future:
                 lib.free_future[self.gives](self.future)
-            pthread_mutex_lock(&bell.mutex)
-            _let_go(bell)
+            pthread_mutex_lock(&completion.mutex)
+            _let_go(completion)
 
     cdef int begin(self, uint64_t future) except -1:
         self.future = future
-        self.bell = _new_bell()
-        if self.bell is NULL:
+        self.completion = _new_completion()
+        if self.completion is NULL:
             raise MemoryError
         return self.poll()
 
     cdef int poll(self) except -1:
         """Poll until it is done, or has to be waited for."""
-        cdef Bell *bell = self.bell
+        cdef Completion *completion = self.completion
         cdef int state
         while not self.is_done:
             with nogil:
-                pthread_mutex_lock(&bell.mutex)
-                bell.state = SILENT
-                bell.holders += 1
-                pthread_mutex_unlock(&bell.mutex)
-                lib.poll[self.gives](self.future, _ring, <uint64_t> <uintptr_t> bell)
-                pthread_mutex_lock(&bell.mutex)
-                state = bell.state
-                pthread_mutex_unlock(&bell.mutex)
-            if state == SILENT:
+                pthread_mutex_lock(&completion.mutex)
+                completion.state = PENDING
+                completion.holders += 1
+                pthread_mutex_unlock(&completion.mutex)
+                lib.poll[self.gives](self.future, _complete, <uint64_t> <uintptr_t> completion)
+                pthread_mutex_lock(&completion.mutex)
+                state = completion.state
+                pthread_mutex_unlock(&completion.mutex)
+            if state == PENDING:
                 return 0
             self.is_done = state == POLL_READY
         return 0
@@ -351,21 +351,21 @@ cdef class Call:
 
         An interrupt of this thread gets through.
         """
-        cdef Bell *bell = self.bell
+        cdef Completion *completion = self.completion
         cdef timespec until
-        cdef bint is_silent
+        cdef bint is_pending
         if self.is_done:
             return True
         cdef int64_t end_ns = elapsed_ns() + <int64_t> (limit_s * 1e9)
         while not self.is_done:
             with nogil:
-                pthread_mutex_lock(&bell.mutex)
-                if bell.state == SILENT:
+                pthread_mutex_lock(&completion.mutex)
+                if completion.state == PENDING:
                     wall_after(&until, SIGNALS_LOOK_MS)
-                    pthread_cond_timedwait(&bell.rung, &bell.mutex, &until)
-                is_silent = bell.state == SILENT
-                pthread_mutex_unlock(&bell.mutex)
-            if not is_silent:
+                    pthread_cond_timedwait(&completion.done, &completion.mutex, &until)
+                is_pending = completion.state == PENDING
+                pthread_mutex_unlock(&completion.mutex)
+            if not is_pending:
                 self.heard()
                 continue
             PyErr_CheckSignals()
@@ -377,12 +377,12 @@ cdef class Call:
         """Look what the last poll has come to by now."""
         cdef int state
         with nogil:
-            pthread_mutex_lock(&self.bell.mutex)
-            state = self.bell.state
-            pthread_mutex_unlock(&self.bell.mutex)
+            pthread_mutex_lock(&self.completion.mutex)
+            state = self.completion.state
+            pthread_mutex_unlock(&self.completion.mutex)
         if state == POLL_READY:
             self.is_done = True
-        elif state != SILENT:
+        elif state != PENDING:
             self.poll()
         return 0
 
@@ -390,19 +390,19 @@ cdef class Call:
         """Have `callback`, and no other, called once from a thread of the library when `go_on` has something to
         do; False when it has already. It must not ask `go_on` itself: the library holds a lock on
         the call meanwhile."""
-        cdef Bell *bell = self.bell
+        cdef Completion *completion = self.completion
         with nogil:
-            pthread_mutex_lock(&bell.mutex)
-        cdef bint is_silent = bell.state == SILENT
+            pthread_mutex_lock(&completion.mutex)
+        cdef bint is_pending = completion.state == PENDING
         cdef PyObject *former = NULL
-        if is_silent:
+        if is_pending:
             Py_INCREF(callback)
-            former = bell.listener
-            bell.listener = <PyObject *> callback
-        pthread_mutex_unlock(&bell.mutex)
+            former = completion.listener
+            completion.listener = <PyObject *> callback
+        pthread_mutex_unlock(&completion.mutex)
         if former is not NULL:
             Py_DECREF(<object> former)
-        return is_silent
+        return is_pending
 
     def go_on(self) -> None:
         """After the callback, or at any time: poll again if there is a reason to."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ephemera.core._block import Bell
+from ephemera.core._block import WakeEvent
 from ephemera.core.clock import elapsed_ns
 from ephemera.core.errors import (
     EngineUnavailable,
@@ -72,7 +72,7 @@ class Compactions:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._admin: Handle | None = None
-        self._pause = Bell()
+        self._pause = WakeEvent()
 
     @property
     def admin(self) -> Handle:
@@ -168,18 +168,18 @@ class Background:
     def __init__(
         self, sweep: Callable[[], object], rewrite: Callable[[], object], interval_s: float
     ) -> None:
-        self._bell = Bell()
+        self._wake = WakeEvent()
         self._is_over = False
         # It knows the engine by weak references: a store that was forgotten ends its thread.
         acts = (weakref.WeakMethod(sweep), weakref.WeakMethod(rewrite))
         self._thread = threading.Thread(
-            target=_work, args=(weakref.ref(self), self._bell, *acts, interval_s), daemon=True
+            target=_work, args=(weakref.ref(self), self._wake, *acts, interval_s), daemon=True
         )
         self._thread.name = "ephemera-upkeep"
         start_thread(self._thread)
 
     def wake(self) -> None:
-        self._bell.ring()
+        self._wake.set()
 
     @property
     def is_over(self) -> bool:
@@ -188,21 +188,21 @@ class Background:
     def end(self) -> None:
         """No more after what is under way, which is waited for, but not for longer than for an answer."""
         self._is_over = True
-        self._bell.ring()
+        self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(library.ANSWER_S)
 
 
 def _work(
     background: weakref.ref[Background],
-    bell: Bell,
+    wake: WakeEvent,
     sweep: weakref.WeakMethod[Callable[[], object]],
     rewrite: weakref.WeakMethod[Callable[[], object]],
     interval_s: float,
 ) -> None:
     rewritten_ns = elapsed_ns()
     while True:
-        bell.wait(min(IDLE_S, interval_s or IDLE_S))
+        wake.wait(min(IDLE_S, interval_s or IDLE_S))
         this = background()
         if this is None or this.is_over:
             return
