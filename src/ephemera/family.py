@@ -38,7 +38,7 @@ class Family(Keyspace):
         return None if ttl_ms is None else ttl_ms / 1000
 
     def delete_many(self, keys: Iterable[BytesLike], *, durable: bool | None = None) -> int:
-        # The engine deletes blindly in a batch; to count what was there takes the writer's turn.
+        # The engine deletes blindly in a batch; to count what was there needs the writer lock.
         wanted = encode_keys(keys)
         check_durable(durable)
         if isinstance(self._engine, Bulk):

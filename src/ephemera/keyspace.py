@@ -67,7 +67,7 @@ class Keyspace(OneKey):
 
     Every method raises InvalidArgument for arguments it cannot take, and StoreClosed after the end
     of its store, transaction or snapshot; every method that writes raises ReadOnly where nothing
-    can be written, and StoreBusy when the writer's turn does not come in time. A method that raises
+    can be written, and StoreBusy when the writer lock is not free in time. A method that raises
     has changed nothing.
     """
 

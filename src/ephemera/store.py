@@ -213,7 +213,7 @@ class Store(Family):
     # --- several operations as one ------------------------------------------------------------
 
     def transaction(self, *, durable: bool | None = None) -> Transaction:
-        """Take the writer's turn for reads and writes that happen all together or not at all.
+        """Acquire the writer lock for reads and writes that happen all together or not at all.
 
         >>> import ephemera
         >>> store = ephemera.open("memory://")
@@ -243,7 +243,7 @@ class Store(Family):
     def purge_expired(self, limit: int | None = None, batch: int = 1000) -> int:
         """Remove dead keys, at most `limit` of them, the longest dead first; how many it removed.
 
-        Other writers get their turn between two batches. With maintenance="background" the store
+        Other writers get the lock between two batches. With maintenance="background" the store
         does this by itself.
 
         >>> import ephemera

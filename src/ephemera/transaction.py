@@ -1,4 +1,4 @@
-"""A transaction: the writer's turn, its own writes over a consistent view, one commit at the end."""
+"""A transaction: the writer's transaction, its own writes over a consistent view, one commit at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import itemgetter
 from ephemera.core._block import InterruptSafeContext
 from ephemera.core.arguments import check_durable
 from ephemera.core.errors import InvalidArgument
-from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, Turn, Write
+from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, WriteTransaction, Write
 from ephemera.core.row import Row
 from ephemera.keyspace import Keyspace
 from ephemera.snapshot import Frozen
@@ -19,16 +19,16 @@ _KEY = itemgetter(0)
 
 
 class Pending(Frozen, InterruptSafeContext):
-    """The access of a transaction: what it wrote so far, over the view of its turn.
+    """The access of a transaction: what it wrote so far, over the view of its transaction.
 
-    Its own writes are alive by construction: their deadlines lie after the one instant of the turn.
+    Its own writes are alive by construction: their deadlines lie after the one instant of the transaction.
     """
 
     end = "the transaction has ended"
 
-    def __init__(self, turn: Turn, *, durable: bool | None) -> None:
-        super().__init__(turn)
-        self._turn = turn
+    def __init__(self, transaction: WriteTransaction, *, durable: bool | None) -> None:
+        super().__init__(transaction)
+        self._transaction = transaction
         self._durable = durable
         self._writes: dict[str, dict[bytes, Write]] = {}  # by the family's name, then by key
 
@@ -89,14 +89,14 @@ class Pending(Frozen, InterruptSafeContext):
         self.write([Write(family, key, None) for key, _ in seen], durable=None)
 
     def commit(self) -> None:
-        """Write everything at once and end the turn, which a failure ends too."""
+        """Write everything at once and end the transaction, which a failure ends too."""
         self.open_view()
         writes = [
             write for family in list(self._writes.values()) for write in list(family.values())
         ]
         try:
             if writes:
-                self._turn.commit(writes, durable=self._durable)
+                self._transaction.commit(writes, durable=self._durable)
         finally:
             self.close()
 
@@ -120,19 +120,19 @@ class Pending(Frozen, InterruptSafeContext):
 
 
 def begin(engine: KeyValue, *, durable: bool | None) -> Pending:
-    """Take the writer's turn."""
-    turn = engine.begin()
+    """Take the writer's transaction."""
+    transaction = engine.begin()
     try:
-        return Pending(turn, durable=durable)
+        return Pending(transaction, durable=durable)
     except BaseException:
-        turn.close()
+        transaction.close()
         raise
 
 
 class Transaction(Keyspace, InterruptSafeContext):
     """Reads and writes that happen all together or not at all, made by `store.transaction()`.
 
-    It holds the writer's turn until its block ends, so keep the block short: other writers wait.
+    It holds the writer's transaction until its block ends, so keep the block short: other writers wait.
     It reads its own writes, and one instant is "now" for all of it. It works on the `default`
     family; `family(name)` gives another in the same transaction.
 
@@ -155,7 +155,7 @@ class Transaction(Keyspace, InterruptSafeContext):
         *,
         durable: bool | None,
     ) -> None:
-        check_durable(durable)  # before the turn is taken, which nobody would end
+        check_durable(durable)  # before the transaction is taken, which nobody would end
         self._pending = begin(engine, durable=durable)
         try:
             super().__init__(self._pending, ref, self._pending, store_ttl_ms)

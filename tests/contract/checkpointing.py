@@ -1,7 +1,7 @@
 """A store that moves what was written to the base tier before every so many operations.
 
 The same tests then prove their behaviour on rows that left the segments. Inside a transaction it
-holds still: a checkpoint there would wait for the turn that the block itself holds.
+holds still: a checkpoint there would wait for the writer lock, which the block itself holds.
 """
 
 from __future__ import annotations

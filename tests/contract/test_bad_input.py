@@ -426,7 +426,7 @@ def test_a_bad_durability_of_a_transaction_begins_none(
     with pytest.raises(InvalidArgument) as raised:
         filled.transaction(durable=durable).__enter__()  # type: ignore[arg-type]  # bad on purpose
     assert says in str(raised.value)
-    filled.put(b"a", b"the turn is free")
+    filled.put(b"a", b"the writer lock is free")
 
 
 def test_durable_belongs_to_the_whole_transaction(filled: Store) -> None:

@@ -277,7 +277,7 @@ def test_a_transaction_may_end_at_any_moment_of_a_write(
     held: Store, use: Callable[[Keyspace], object], end: Callable[[Transaction], None]
 ) -> None:
     assert end_at_every_moment(held.transaction, end, use) > 3
-    held.put(b"a", b"after")  # nobody has the writer's turn
+    held.put(b"a", b"after")  # nobody holds the writer lock
 
 
 def read_family(used: Snapshot | Transaction) -> None:

@@ -179,10 +179,10 @@ def test_a_writer_waits_for_its_turn_only_so_long(engine: MemoryEngine) -> None:
         except ephemera.EphemeraError as error:
             raised.append(error)
 
-    turn = engine.begin()
+    transaction = engine.begin()
     in_a_thread(write)
     assert [type(error) for error in raised] == [ephemera.StoreBusy]
-    turn.close()
+    transaction.close()
     in_a_thread(write)
     assert len(raised) == 1
     assert engine.get(family, b"key", 0) == b""
@@ -191,7 +191,7 @@ def test_a_writer_waits_for_its_turn_only_so_long(engine: MemoryEngine) -> None:
 def test_readers_do_not_wait_for_a_turn(engine: MemoryEngine) -> None:
     family = family_of(engine)
     engine.put(family, b"key", b"value", 0, NEVER_MS, 0, NEVER_MS, None)
-    turn = engine.begin()
+    transaction = engine.begin()
     seen: list[object] = []
 
     def read() -> None:
@@ -202,14 +202,14 @@ def test_readers_do_not_wait_for_a_turn(engine: MemoryEngine) -> None:
         seen.append(row and row.value)
 
     in_a_thread(read)
-    turn.close()
+    transaction.close()
     assert seen == [b"value", [b"key"], 1, b"value"]
 
 
 def test_closing_the_store_ends_the_wait_for_a_turn() -> None:
     engine = MemoryEngine(Options(lock_timeout=PATIENCE_S))
     family = family_of(engine)
-    turn = engine.begin()
+    transaction = engine.begin()
     raised: list[Exception] = []
     is_waiting = threading.Event()
 
@@ -226,16 +226,16 @@ def test_closing_the_store_ends_the_wait_for_a_turn() -> None:
     engine.close()
     thread.join(PATIENCE_S)
     assert [type(error) for error in raised] == [ephemera.StoreClosed]
-    turn.close()
+    transaction.close()
 
 
 def test_a_turn_that_ended_commits_nothing(engine: MemoryEngine) -> None:
     family = family_of(engine)
-    turn = engine.begin()
-    turn.close()
-    turn.close()
+    transaction = engine.begin()
+    transaction.close()
+    transaction.close()
     with pytest.raises(ephemera.StoreClosed):
-        turn.commit([Write(family, b"key", Row(b"", 0))], durable=None)
+        transaction.commit([Write(family, b"key", Row(b"", 0))], durable=None)
     assert engine.count(family, 0) == 0
 
 

@@ -1,7 +1,7 @@
 """Where the plain calls of a store run while a coroutine awaits them.
 
     an engine that waits   a read of a key     a write of a key        other calls   inside a transaction
-    FOR_TURNS              in the coroutine    in the coroutine, if    a thread      in the coroutine
+    FOR_WRITERS              in the coroutine    in the coroutine, if    a thread      in the coroutine
                                                it need not wait
     FOR_REPLIES            a thread            a thread                a thread      its own thread
 
@@ -368,7 +368,7 @@ class Places:
     """All the places of one store, by how its engine waits."""
 
     def __init__(self, pool: Pool, waits: Waits, *, is_durable: bool) -> None:
-        pool.runs_reads_here = waits is Waits.FOR_TURNS
+        pool.runs_reads_here = waits is Waits.FOR_WRITERS
         pool.is_durable = is_durable
         self.pool = pool
         self._lanes = Lanes()

@@ -182,7 +182,7 @@ class Store(EnteredWithAsync, Family):
     # --- several operations as one ------------------------------------------------------------
 
     def transaction(self, *, durable: bool | None = None) -> Beginning[Transaction]:
-        """Take the writer's turn for reads and writes that happen all together or not at all.
+        """Acquire the writer lock for reads and writes that happen all together or not at all.
 
         >>> import asyncio, ephemera.aio
         >>> async def main():
@@ -345,7 +345,7 @@ class Snapshot(EnteredWithAsync, Keyspace):
 class Transaction(EnteredWithAsync, Keyspace):
     """Reads and writes that happen all together or not at all, made by `store.transaction()`.
 
-    It holds the writer's turn until its block ends, so await nothing slow in it: other writers wait.
+    It holds the writer lock until its block ends, so await nothing slow in it: other writers wait.
     An exception in the block, a cancellation too, rolls it back. A cancelled commit may or may not
     have happened.
     """

@@ -1,7 +1,7 @@
 """Where the shell's commands go: a store in this process, or a server.
 
 Both speak the same protocol. A store is opened without keeping others out, so each command that writes
-holds the writer's turn while it runs: nobody writes between what it reads and what it writes.
+holds the writer lock while it runs: nobody writes between what it reads and what it writes.
 """
 
 from __future__ import annotations

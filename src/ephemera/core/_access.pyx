@@ -38,7 +38,7 @@ cdef class CompiledAccess:
     cdef int store_all(
         self, object family, const Slice *pairs, Py_ssize_t count, int64_t written_ms
     ) except -1:
-        """Store so many pairs, key and value by turns, together and without a deadline."""
+        """Store so many pairs, key and value in alternation, together and without a deadline."""
         raise TypeError("store_all")
 
     cdef int add(self, object family, Slice key, Addition addition) except -1:

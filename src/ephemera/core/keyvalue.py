@@ -6,7 +6,7 @@ given to write was checked before. It knows four kinds of access:
     get, row, scan        read, without waiting for any writer
     put, delete, write    write blindly, all or nothing
     update                read one key and write it, with nobody in between
-    begin                 hold the writer's turn, read a consistent view, write once at the end
+    begin                 hold the writer lock, read a consistent view, write once at the end
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def unsupported(engine: str, capability: Capability, alternative: str) -> Unsupp
 class Waits(enum.Enum):
     """What the operations of an engine wait for, for whoever must not wait: see `ephemera.aio`."""
 
-    FOR_TURNS = "writes wait for their turn or the disk, and reads of a key for nothing"
+    FOR_WRITERS = "writes wait for the writer lock or the disk, and reads of a key for nothing"
     FOR_REPLIES = "every operation waits for something beyond this machine"
 
 
@@ -146,7 +146,7 @@ class CheckReport(NamedTuple):
 
 Change = Callable[[Row | None, int], Row | None]
 """From the live row (or None) and the instant of the change to the row to store: the same object
-keeps it, None deletes it. The instant is read once the turn has come, so waiting for it ages nothing."""
+keeps it, None deletes it. The instant is read under the writer lock, so waiting for it ages nothing."""
 
 
 class View(Protocol):
@@ -163,8 +163,8 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-class Turn(View, Protocol):
-    """The writer's turn with the view it reads; `commit` writes and ends it, `close` only ends it."""
+class WriteTransaction(View, Protocol):
+    """The writer lock with the view it reads; `commit` writes and ends it, `close` only ends it."""
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
 
@@ -317,7 +317,7 @@ class KeyValue(Access, Protocol):
     is_read_only: bool
 
     def snapshot(self) -> View: ...
-    def begin(self) -> Turn: ...
+    def begin(self) -> WriteTransaction: ...
 
     def family(self, name: str, *, create: bool) -> FamilyRef | None: ...
     def set_default_ttl(self, family: FamilyRef, ttl_ms: int | None) -> None: ...

@@ -1,9 +1,9 @@
 """The engine in memory: the same semantics as every other, for tests and pure caches.
 
 One lock guards every change for the moment that it takes; a transaction does not hold it but
-the turn, which other writers wait for. `get` and `row` take no lock: a batch of several keys is
+the transaction, which other writers wait for. `get` and `row` take no lock: a batch of several keys is
 announced as a whole in `_publishing` before its first row is placed, so no reader meets half of it.
-Scans and snapshots copy what they will visit under the lock, and never wait for a turn.
+Scans and snapshots copy what they will visit under the lock, and never wait for a transaction.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SWEEP_PAUSE_S_MAX = 1.0
 FOREIGN_CLOCK_PAUSE_S = 0.002
 """How often the sweeper looks at a clock that it cannot sleep by."""
 STALE_ENTRIES_MIN = 1_024
-TURN_PAUSE_S = 0.05
+WRITER_PAUSE_S = 0.05
 
 log = logging.getLogger("ephemera")
 
@@ -225,10 +225,10 @@ class MemoryView:
         return rows
 
 
-class MemoryTurn:
-    """The writer's turn. Nobody else writes meanwhile, so the rows themselves are its view.
+class MemoryTransaction:
+    """The writer lock. Nobody else writes meanwhile, so the rows themselves are its view.
 
-    The engine knows it by a weak reference: a turn that was forgotten ends with this object.
+    The engine knows it by a weak reference: a transaction that was forgotten ends with this object.
     """
 
     def __init__(self, engine: MemoryEngine, now_ms: int) -> None:
@@ -246,10 +246,10 @@ class MemoryTurn:
         return self._engine.scan(family, bounds, self.now_ms)
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
-        self._engine.end_turn(self, writes)
+        self._engine.end_transaction(self, writes)
 
     def close(self) -> None:
-        self._engine.end_turn(self, ())
+        self._engine.end_transaction(self, ())
 
 
 class MemoryEngine:
@@ -264,7 +264,7 @@ class MemoryEngine:
             Capability.EXPIRY_EVENTS,
         }
     )
-    waits = Waits.FOR_TURNS
+    waits = Waits.FOR_WRITERS
 
     def __init__(self, options: Options) -> None:
         self.clock: Clock = SteadyClock() if options.clock is None else options.clock
@@ -272,8 +272,8 @@ class MemoryEngine:
         self._is_background = options.maintenance == "background"
         self._wait_ns = duration_ms(options.lock_timeout, name="lock_timeout") * 1_000_000
         self._lock = threading.RLock()
-        self._turn_ended = WakeEvent()
-        self._turn: Callable[[], MemoryTurn | None] = _nobody
+        self._writer_released = WakeEvent()
+        self._writer: Callable[[], MemoryTransaction | None] = _nobody
         self._is_closed = False
         self._is_free = not options.read_only  # whether a write may go ahead at once
         self._publishing: dict[tuple[MemoryFamily, bytes], Row | None] | None = None
@@ -343,7 +343,7 @@ class MemoryEngine:
     ) -> None:
         with self._lock:
             if not self._is_free:
-                self._await_turn()
+                self._await_writer_lock()
             row = Row(value, written_ms, deadline_ms, idle_ms, hard_ms)
             self._place(family, key, row, written_ms)
 
@@ -360,7 +360,7 @@ class MemoryEngine:
     def write(self, writes: Sequence[Write], *, durable: bool | None) -> None:
         with self._lock:
             if not self._is_free:
-                self._await_turn()
+                self._await_writer_lock()
             self._publish(writes, self.clock.now_ms())
 
     def update(
@@ -368,61 +368,61 @@ class MemoryEngine:
     ) -> None:
         with self._lock:
             if not self._is_free:
-                self._await_turn()
+                self._await_writer_lock()
             now_ms = self.clock.now_ms()
             old = self.row(family, key, now_ms)
             new = change(old, now_ms)
             if new is not old:
                 self._place(family, key, new, now_ms)
 
-    def begin(self) -> MemoryTurn:
-        turn = None
+    def begin(self) -> MemoryTransaction:
+        transaction = None
         try:
             with self._lock:
                 if not self._is_free:
-                    self._await_turn()
-                turn = MemoryTurn(self, self.clock.now_ms())
-                self._turn, self._is_free = weakref.ref(turn), False
-            return turn
+                    self._await_writer_lock()
+                transaction = MemoryTransaction(self, self.clock.now_ms())
+                self._writer, self._is_free = weakref.ref(transaction), False
+            return transaction
         except BaseException:
             # At once, and not only when the last traceback that leads here is gone.
-            if turn is not None:
-                turn.close()
+            if transaction is not None:
+                transaction.close()
             raise
 
-    def end_turn(self, turn: MemoryTurn, writes: Sequence[Write]) -> None:
-        """Write at once what the turn was for, and let the next writer in."""
+    def end_transaction(self, transaction: MemoryTransaction, writes: Sequence[Write]) -> None:
+        """Write at once what the transaction was for, and let the next writer in."""
         with self._lock:
-            if self._turn() is not turn:
+            if self._writer() is not transaction:
                 if writes:
                     raise StoreClosed("the store was closed")
                 return
             try:
-                self._publish(writes, turn.now_ms)
+                self._publish(writes, transaction.now_ms)
             finally:
-                self._turn, self._is_free = _nobody, True
-                self._turn_ended.set()
+                self._writer, self._is_free = _nobody, True
+                self._writer_released.set()
 
-    def _await_turn(self) -> None:
+    def _await_writer_lock(self) -> None:
         """Return when a write may go ahead; the lock is held before and after, not meanwhile."""
         self._check_writable()
         until_ns = elapsed_ns() + self._wait_ns
-        while (turn := self._turn()) is not None:
-            if turn.thread_id == threading.get_ident():
+        while (transaction := self._writer()) is not None:
+            if transaction.thread_id == threading.get_ident():
                 raise InvalidArgument(
                     "this thread is inside a transaction: write through it, or after its block"
                 )
             left_s = (until_ns - elapsed_ns()) / 1e9
             if left_s <= 0 or is_nonblocking():
                 raise StoreBusy(
-                    f"the writer's turn did not come within {self._wait_ns / 1e9:g} s (lock_timeout)"
+                    f"the writer lock was not free within {self._wait_ns / 1e9:g} s (lock_timeout)"
                 )
             # Not kept alive from here; and looked for again now and then, for it may be forgotten.
-            del turn
-            self._turn_ended.wait_without(self._lock, min(TURN_PAUSE_S, left_s))
+            del transaction
+            self._writer_released.wait_without(self._lock, min(WRITER_PAUSE_S, left_s))
             self._check_writable()
         self._is_free = True
-        self._turn_ended.set()  # for others who wait
+        self._writer_released.set()  # for others who wait
 
     def _publish(self, writes: Sequence[Write], now_ms: int) -> None:
         families: list[MemoryFamily] = [write.family for write in writes]  # type: ignore[misc]  # our own
@@ -474,7 +474,7 @@ class MemoryEngine:
             self.check_open()
             if name not in self._families and create:
                 if not self._is_free:
-                    self._await_turn()
+                    self._await_writer_lock()
                 self._add_family(name)
             return self._families.get(name)
 
@@ -495,7 +495,7 @@ class MemoryEngine:
     def set_default_ttl(self, family: MemoryFamily, ttl_ms: int | None) -> None:
         with self._lock:
             if not self._is_free:
-                self._await_turn()
+                self._await_writer_lock()
             family.readable()
             family.default_ttl_ms = ttl_ms
 
@@ -507,7 +507,7 @@ class MemoryEngine:
     def drop_family(self, name: str) -> bool:
         with self._lock:
             if not self._is_free:
-                self._await_turn()
+                self._await_writer_lock()
             family = self._families.get(name)
             if family is None:
                 return False
@@ -521,7 +521,7 @@ class MemoryEngine:
     def clear(self, family: MemoryFamily) -> None:
         with self._lock:
             if not self._is_free:
-                self._await_turn()
+                self._await_writer_lock()
             family.readable()
             with self._changing_families():
                 self._deadlines.forget(family)
@@ -550,7 +550,7 @@ class MemoryEngine:
         with self._lock:
             self._check_writable()
             if self._deadlines.has_due(now_ms) and not self._is_free:
-                self._await_turn()
+                self._await_writer_lock()
             until_ms = now_ms
             while count < size and (due := self._deadlines.take_due(now_ms)) is not None:
                 until_ms, family, key = due
@@ -614,7 +614,7 @@ class MemoryEngine:
             self.purge_expired(limit=None, batch=SWEEP_KEYS_MAX)
         except StoreClosed:
             return None
-        except EphemeraError:  # a transaction holds the turn: the wait for it was pause enough
+        except EphemeraError:  # a transaction holds the writer lock: the wait for it was pause enough
             return 0.0
         with self._lock:
             if not self._deadlines.heap:
@@ -686,9 +686,9 @@ class MemoryEngine:
         """Go on with a copy of the rows. Threads of the parent, with the locks and the transaction that
         they held, do not exist here."""
         self._lock = threading.RLock()
-        self._turn_ended, self._wake = WakeEvent(), WakeEvent()
+        self._writer_released, self._wake = WakeEvent(), WakeEvent()
         self._sweeper = None
-        self._turn, self._is_free = _nobody, not (self._is_closed or self.is_read_only)
+        self._writer, self._is_free = _nobody, not (self._is_closed or self.is_read_only)
         if not self._is_closed:
             publishing, self._publishing = self._publishing, None
             # One of them may have been between a row and its deadline, or in the middle of a batch.
@@ -704,11 +704,11 @@ class MemoryEngine:
 
     def close(self) -> None:
         with self._lock:
-            self._is_closed, self._is_free, self._turn = True, False, _nobody
+            self._is_closed, self._is_free, self._writer = True, False, _nobody
             for family in self._families.values():
                 family.rows = GoneRows(StoreClosed("the store was closed"))
             self._deadlines = Deadlines()
-            self._turn_ended.set()
+            self._writer_released.set()
             self._wake.set()
             sweeper = self._sweeper
         # So that no callback runs once the store is closed; one of them may be the caller.
@@ -726,7 +726,7 @@ class MemoryEngine:
 
 
 def _nobody() -> None:
-    """Who has the turn when it is free."""
+    """Who has the transaction when it is free."""
 
 
 def _sweep(engine_ref: weakref.ref[MemoryEngine], wake: WakeEvent) -> None:

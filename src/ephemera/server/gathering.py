@@ -25,7 +25,7 @@ from ephemera.core.keyvalue import (
     Gathers,
     KeyValue,
     Range,
-    Turn,
+    WriteTransaction,
     Underway,
     View,
     Write,
@@ -165,7 +165,7 @@ class Gathered:
     def snapshot(self) -> View:
         return self.settled().snapshot()
 
-    def begin(self) -> Turn:
+    def begin(self) -> WriteTransaction:
         return self.settled().begin()
 
     def family(self, name: str, *, create: bool) -> FamilyRef | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy
-from ephemera.engines.local._control import CONTROL_BYTES, LOCKS, Control, Turn
+from ephemera.engines.local._control import CONTROL_BYTES, LOCKS, Control, LockGuard
 from tests.engines.local.stores import PATIENCE_S, in_a_thread, start_python
 
 
@@ -135,7 +135,7 @@ def test_the_two_locks_are_independent(pair: Pair) -> None:
 
 
 def test_waiting_lets_other_threads_run(pair: Pair) -> None:
-    turn = pair.first.writer.take(1)
+    guard = pair.first.writer.take(1)
     waits, came = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -149,7 +149,7 @@ def test_waiting_lets_other_threads_run(pair: Pair) -> None:
     # This thread goes on although the other one waits; if that held the GIL, nobody would.
     assert sum(range(200_000)) > 0
     assert not came.is_set()
-    turn.leave()
+    guard.leave()
     assert came.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
 
@@ -219,21 +219,21 @@ def test_a_second_take_of_the_same_thread_is_refused_and_the_first_still_holds(p
 
 
 def test_a_turn_goes_with_the_object_that_holds_it(pair: Pair) -> None:
-    turn = pair.first.writer.take(1)
+    guard = pair.first.writer.take(1)
     (error,) = in_a_thread(lambda: pair.second.writer.take(0))
     assert isinstance(error, StoreBusy)
-    del turn
+    del guard
     assert in_a_thread(lambda: pair.second.writer.take(0).leave()) == []
 
 
 def test_only_the_thread_that_took_a_turn_gives_it_back(pair: Pair) -> None:
-    turn = pair.first.writer.take(1)
-    assert in_a_thread(turn.leave) == []
-    assert turn.is_held
+    guard = pair.first.writer.take(1)
+    assert in_a_thread(guard.leave) == []
+    assert guard.is_held
     (error,) = in_a_thread(lambda: pair.second.writer.take(0))
     assert isinstance(error, StoreBusy)
-    turn.leave()
-    assert not turn.is_held
+    guard.leave()
+    assert not guard.is_held
 
 
 HOLD = """
@@ -245,7 +245,7 @@ HOLD = """
         is_first=False,
         lock_fds={name: os.open(f"{sys.argv[1]}.{name}", os.O_RDWR) for name, _ in LOCKS},
     )
-    turn = control.writer.take(5)
+    guard = control.writer.take(5)
     print("inside", flush=True)
     sys.stdin.readline()
 """
@@ -322,8 +322,8 @@ def test_one_that_waits_for_a_process_that_is_killed_gets_its_turn(pair: Pair) -
 
 
 def test_a_thread_that_ended_inside_counts_as_dead(pair: Pair) -> None:
-    turns: list[Turn] = []
-    assert in_a_thread(lambda: turns.append(pair.first.writer.take(1))) == []
+    guards: list[LockGuard] = []
+    assert in_a_thread(lambda: guards.append(pair.first.writer.take(1))) == []
     with pair.second.writer.take(PATIENCE_S):
         assert pair.second.writer.is_inconsistent
 

@@ -883,19 +883,19 @@ def test_a_list_of_a_scan_lets_signals_and_other_threads_in(store: Store) -> Non
 
 def test_a_turn_ends_in_the_thread_that_took_it(open_store: Callable[..., Store]) -> None:
     store = open_store(lock_timeout=0.1)
-    turn = engine_of(store).begin()
+    transaction = engine_of(store).begin()
     refusals: list[str] = []
 
     def end() -> None:
         try:
-            turn.commit([], durable=None)
+            transaction.commit([], durable=None)
         except InvalidArgument as error:
             refusals.append(str(error))
 
     in_a_thread(end)
     assert len(refusals) == 1
     assert "thread" in refusals[0]
-    turn.close()
+    transaction.close()
     store.put("key", "2")
     assert store.get("key") == b"2"
 

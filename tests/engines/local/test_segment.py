@@ -26,7 +26,7 @@ from ephemera.engines.local._base import (
     unpack_row,
     unpack_value,
 )
-from ephemera.engines.local._control import Turn
+from ephemera.engines.local._control import LockGuard
 from ephemera.engines.local._segment import (
     BELOW,
     HEADER_BYTES,
@@ -244,8 +244,8 @@ def test_a_death_that_could_not_be_noted_is_told_again() -> None:
     stack = Failing()
     stack.store(b"a", b"1")
     # A thread that ends inside leaves the lock as a process that dies does.
-    turns: list[Turn] = []
-    thread = threading.Thread(target=lambda: turns.append(stack.enter()))
+    guards: list[LockGuard] = []
+    thread = threading.Thread(target=lambda: guards.append(stack.enter()))
     thread.start()
     thread.join()
     with pytest.raises(CorruptStore):

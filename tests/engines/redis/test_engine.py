@@ -297,7 +297,7 @@ def test_a_transaction_fails_whole_when_another_store_changed_what_it_read(
     with pytest.raises(TransactionConflict, match="try the block again"):
         transact()
     assert dict(one.scan()) == {b"read": b"2", b"written": b"1"}
-    one.put("written", "the turn is free")
+    one.put("written", "the writer lock is free")
 
 
 @pytest.mark.parametrize("what", ["put", "delete", "touch", "appear", "same value"])

@@ -81,7 +81,7 @@ def test_a_change_is_done_once_and_the_caller_told_that_nobody_knows(
         changes[name]()
     assert proxy.answers_left_to_lose == 0
     servers.wait_until(lambda: store.get("key") == after, what="the server has done it")
-    store.put("key", "the turn is free")
+    store.put("key", "the writer lock is free")
 
 
 def _write_in_transaction(store: ephemera.Store) -> None:

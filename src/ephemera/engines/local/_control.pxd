@@ -54,7 +54,7 @@ cdef class Lock:
     cdef object memory
     cdef object name
     cdef public double patience
-    cdef uint64_t abandoned      # the acquisition whose Turn another thread released; 0: none
+    cdef uint64_t abandoned      # the acquisition whose LockGuard another thread released; 0: none
     cdef bint holds(self) noexcept
     cdef bint acquire(self, double timeout) except -1
     cdef bint try_acquire(self) except -1
@@ -63,7 +63,7 @@ cdef class Lock:
     cdef void mark_inconsistent(self) noexcept
     cdef void mark_consistent(self) noexcept
 
-cdef class Turn:
+cdef class LockGuard:
     cdef Lock lock
     cdef uint64_t acquisition
     cdef long pid
@@ -72,7 +72,7 @@ cdef class Turn:
     cdef bint _is_ours(self) noexcept
     cdef void end(self) noexcept
 
-cdef Turn turn_of(Lock lock)
+cdef LockGuard guard_of(Lock lock)
 
 cdef class Control:
     cdef Py_buffer buffer

@@ -181,16 +181,16 @@ cdef class Lock:
         if rc:
             raise StoreFailed(f"the {self.name} lock could not be set up: error {rc}")
 
-    def take(self, double timeout) -> Turn:
+    def take(self, double timeout) -> LockGuard:
         """Wait for the lock, for `timeout` seconds at most, and hold it."""
-        cdef Turn turn = turn_of(self)
+        cdef LockGuard guard = guard_of(self)
         self.acquire(timeout)
-        turn.hold()
-        return turn
+        guard.hold()
+        return guard
 
 
 @cython.no_gc
-cdef class Turn:
+cdef class LockGuard:
     """A lock that is held from the making of this object to `leave`, or to its end.
 
     Whatever interrupts its holder, the lock is this object's and goes with it. Only the thread that acquired
@@ -224,7 +224,7 @@ cdef class Turn:
             self.is_held = False
             self.lock.release()
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> LockGuard:
         return self
 
     def __exit__(self, *raised) -> None:
@@ -239,12 +239,12 @@ cdef class Turn:
             self.lock.abandoned = self.acquisition
 
 
-cdef Turn turn_of(Lock lock):
+cdef LockGuard guard_of(Lock lock):
     """What will hold the lock, made before that is taken, so that nothing can fail in between."""
-    cdef Turn turn = Turn.__new__(Turn)
-    turn.lock = lock
-    turn.pid = getpid()
-    return turn
+    cdef LockGuard guard = LockGuard.__new__(LockGuard)
+    guard.lock = lock
+    guard.pid = getpid()
+    return guard
 
 
 @cython.no_gc

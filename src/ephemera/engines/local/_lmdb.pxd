@@ -6,7 +6,7 @@
 #     leaf    low is the size of the data. With BIG there are instead a page number u64, a transaction
 #             u64 and a count u64: of pages that hold the data behind the header of the first
 #     branch  low, with flags above it, is the number of the page below; the first key counts as lowest
-#     meta    pages 0 and 1, by turns: magic u32, version u32, address u64, size u64, then the trees of
+#     meta    pages 0 and 1, alternating: magic u32, version u32, address u64, size u64, then the trees of
 #             free pages and of names, the last page u64, the transaction u64 that wrote it
 #     tree    page size u32 (of the first tree), flags u16, depth u16, four counts u64, its root u64.
 #             The tree of names has the other trees as data; a name ends with a zero

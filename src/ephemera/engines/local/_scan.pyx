@@ -179,7 +179,7 @@ cdef class Scan:
     cdef Walk walk
     cdef object asked, answer
     cdef Slice below_key, below_value    # the last row of the base tier that was read
-    cdef bint has_below                  # whether it waits for its turn
+    cdef bint has_below                  # whether it is not handed out yet
     cdef bint is_below_begun, is_below_over
     cdef Py_ssize_t passed
     cdef object __weakref__

@@ -37,7 +37,7 @@ from ephemera.engines.local._base cimport (
     pack_key_to,
 )
 from ephemera.engines.local._commit cimport GroupCommit
-from ephemera.engines.local._control cimport Control, Turn, eph_load64, turn_of
+from ephemera.engines.local._control cimport Control, LockGuard, eph_load64, guard_of
 from ephemera.engines.local._segment cimport (
     AHEAD,
     DELETED,
@@ -508,7 +508,7 @@ cdef class SegmentStack(CompiledAccess):
     # -- writes: one at a time in all processes
 
     cdef int _enter(self, bint grows=True) except -1:
-        """Take the writer's turn, knowing all that happened before it.
+        """Acquire the writer lock, knowing all that happened before it.
 
         What only deletes (not `grows`) is let in however full the base tier is.
         """
@@ -551,12 +551,12 @@ cdef class SegmentStack(CompiledAccess):
         self.control.writer.mark_consistent()
         return 0
 
-    def enter(self) -> Turn:
-        """Take the writer's turn for longer than one operation.
+    def enter(self) -> LockGuard:
+        """Acquire the writer lock for longer than one operation.
 
         It may turn out to delete only, so a full base tier does not keep it out: `append_batch` refuses the rest.
         """
-        cdef Turn turn = turn_of(self.control.writer)
+        cdef LockGuard guard = guard_of(self.control.writer)
         self._look()
         if self.is_full and not self.is_read_only and not self.goes_on():
             try:
@@ -564,18 +564,18 @@ cdef class SegmentStack(CompiledAccess):
             except StoreFull:
                 pass
         self._enter(False)
-        turn.hold()
-        return turn
+        guard.hold()
+        return guard
 
-    def turn(self) -> Turn:
-        """Take the writer's turn for work on the segments themselves, however many wait."""
+    def writer_lock(self) -> LockGuard:
+        """Acquire the writer lock for work on the segments themselves, however many wait."""
         self._look()
-        cdef Turn turn = turn_of(self.control.writer)
+        cdef LockGuard guard = guard_of(self.control.writer)
         cdef bint is_inconsistent = _acquire_writer(self)
-        turn.hold()
+        guard.hold()
         if is_inconsistent:
             self._recover()
-        return turn
+        return guard
 
     cdef Segment _room(self, uint64_t size, bint grows=True):
         cdef Segment segment = self.active
@@ -589,7 +589,7 @@ cdef class SegmentStack(CompiledAccess):
     cdef int _append(
         self, uint32_t family, Slice key, Slice value, uint8_t mark, RowHead *times, Written *written
     ) except -1:
-        """Write one record during the writer's turn, and let it be seen."""
+        """Write one record under the writer lock, and let it be seen."""
         cdef Segment segment = self._room(
             record_bytes_of(
                 key.size, row_head_bytes(times.deadline_ms, times.idle_ms) + <uint64_t> value.size
@@ -764,7 +764,7 @@ cdef class SegmentStack(CompiledAccess):
     cdef int _append_ends(
         self, uint32_t family, const Slice *keys, Py_ssize_t count, int64_t now_ms, Written *written
     ) except -1:
-        """Delete keys by one batch, during the writer's turn."""
+        """Delete keys by one batch, under the writer lock."""
         cdef RowHead times = _times(now_ms, NEVER, 0, NEVER)
         cdef Slice nothing = slice_of(b"")
         cdef Segment segment
@@ -822,7 +822,7 @@ cdef class SegmentStack(CompiledAccess):
         self.acknowledge_batch(where, durable)
 
     def append_batch(self, writes, int64_t now_ms):
-        """Write a batch during the writer's turn; it becomes visible as a whole, at the end.
+        """Write a batch under the writer lock; it becomes visible as a whole, at the end.
 
         Returns what `acknowledge_batch` takes. Raises StoreFull where the base tier is full, unless all of
         it are deletions.
@@ -871,7 +871,7 @@ cdef class SegmentStack(CompiledAccess):
         return segment, position, earliest_ms
 
     def acknowledge_batch(self, where, durable) -> None:
-        """After the turn: wake the watcher, and wait for the disk if that was asked."""
+        """After the writer lock: wake the watcher, and wait for the disk if that was asked."""
         cdef Written written
         written.number = (<Segment?> where[0]).number
         written.position, written.deadline_ms = where[1], where[2]

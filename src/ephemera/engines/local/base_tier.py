@@ -44,7 +44,7 @@ from ephemera.engines.local._base import (
     unpack_deadline,
     unpack_row,
 )
-from ephemera.engines.local._control import Control, Turn
+from ephemera.engines.local._control import Control, LockGuard
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import (
@@ -249,7 +249,7 @@ class BaseTier:
                     self._control.supersede_base(file.generation, successor)
             self.renew()
 
-    def compact(self, acquire_writer: Callable[[], Turn]) -> None:
+    def compact(self, acquire_writer: Callable[[], LockGuard]) -> None:
         """Write the next generation, without free pages, and let it count. Whoever reads the former one goes on.
 
         Nobody changes the base tier meanwhile, but LMDB's writer mutex is not held while the file is copied:

@@ -70,7 +70,7 @@ from ephemera.engines.local.maintenance import Worker
 from ephemera.engines.local.namespaces import record_namespaces, require_same_namespaces
 from ephemera.engines.local.recovery import recover
 from ephemera.engines.local.segments import KEPT_BYTES, Segments
-from ephemera.engines.local.views import LocalTurn, LocalView, OpenStates, State, take_state
+from ephemera.engines.local.views import LocalTransaction, LocalView, OpenStates, State, take_state
 
 _log = logging.getLogger("ephemera")
 
@@ -114,7 +114,7 @@ class LocalEngine:
 
     name = "local"
     capabilities = frozenset(Capability)
-    waits = Waits.FOR_TURNS
+    waits = Waits.FOR_WRITERS
 
     def __init__(self, path: str, options: Options, files: Files | None = None) -> None:
         # They may be of this very path, and keep it: one that a thread is closing now is awaited.
@@ -313,14 +313,14 @@ class LocalEngine:
             self._note_pin()
         return LocalView(self._segments, state, now_ms)
 
-    def begin(self) -> LocalTurn:
-        turn = self._segments.enter()
+    def begin(self) -> LocalTransaction:
+        guard = self._segments.enter()
         try:
             state = self._take_state()
-            return LocalTurn(self._segments, turn, state, self.clock.now_ms())
+            return LocalTransaction(self._segments, guard, state, self.clock.now_ms())
         except BaseException:
             # At once, and not only when the last traceback that leads here is gone.
-            turn.leave()
+            guard.leave()
             raise
 
     # -- families
@@ -365,7 +365,7 @@ class LocalEngine:
         self._segments.refresh()
         # The writer lock last: writers wait for the commit, but never for another process that is
         # inside the base tier, or for its sync.
-        with self._base.locked() as file, self._segments.turn():
+        with self._base.locked() as file, self._segments.writer_lock():
             # The change is durable at once: what was written before it must not be lost after it.
             self._segments.sync_alone()
             try:
@@ -425,7 +425,7 @@ class LocalEngine:
     def _rewrite_base(self) -> None:
         with self._tending:
             self._clear_given_up()
-            self._base.compact(self._segments.turn)
+            self._base.compact(self._segments.writer_lock)
             self._segments.refresh()
 
     def announce(self, url: str) -> None:

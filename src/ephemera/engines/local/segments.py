@@ -197,7 +197,7 @@ class Segments(SegmentStack):
         mapped = self._files.map_existing(path)
         return Segment(mapped.memory, str(path), hash_seed=self.control.hash_seed), mapped
 
-    # -- room for writes: the caller has the writer's turn
+    # -- room for writes: the caller holds the writer lock
 
     def make_room(self, size: int, grows: bool) -> None:
         """Make a segment that takes writes and has room for `size` bytes of records.
@@ -349,7 +349,7 @@ class Segments(SegmentStack):
 
     def freeze(self) -> None:
         """Let the active segment take no more writes, so that a checkpoint can apply it."""
-        with self.turn():
+        with self.writer_lock():
             self.refresh()
             if self.control.active and self.segments[0].records_bytes:
                 self._freeze()
@@ -372,7 +372,7 @@ class Segments(SegmentStack):
 
     def retire(self, number: int) -> None:
         """All rows of this segment and of those before it are in the base tier."""
-        with self.turn():
+        with self.writer_lock():
             retired = range(self.control.applied + 1, number + 1)
             if retired:
                 self.control.applied = number

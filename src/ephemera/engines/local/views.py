@@ -16,7 +16,7 @@ from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Range, Write, family_dropped
 from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key, unpack_row
-from ephemera.engines.local._control import Turn
+from ephemera.engines.local._control import LockGuard
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import Scan, ViewTransaction
 from ephemera.engines.local._segment import BELOW, Cut
@@ -189,12 +189,12 @@ class LocalView:
             state.close()
 
 
-class LocalTurn(LocalView):
-    """The writer's turn and the state that it found. Both go with this object, if it is forgotten."""
+class LocalTransaction(LocalView):
+    """The writer's guard and the state that it found. Both go with this object, if it is forgotten."""
 
-    def __init__(self, segments: Segments, turn: Turn, state: State, now_ms: int) -> None:
+    def __init__(self, segments: Segments, guard: LockGuard, state: State, now_ms: int) -> None:
         super().__init__(segments, state, now_ms)
-        self._turn = turn
+        self._guard = guard
         self._txn = state.txn
 
     def close(self) -> None:
@@ -202,18 +202,18 @@ class LocalTurn(LocalView):
         try:
             super().close()
         finally:
-            self._turn.leave()
+            self._guard.leave()
 
     def _must_be_the_same_thread(self) -> None:
-        # The lock of the writer's turn belongs to the thread that took it.
-        if self._turn.is_held and not self._turn.is_ours and not self._txn.is_inherited:
+        # The lock of the writer's guard belongs to the thread that took it.
+        if self._guard.is_held and not self._guard.is_ours and not self._txn.is_inherited:
             raise InvalidArgument("a transaction ends in the thread that began it")
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
         where = None
         self._must_be_the_same_thread()
         try:
-            _ = self.state  # raises when the turn is over
+            _ = self.state  # raises when the guard is over
             if writes:
                 where = self._segments.append_batch(writes, self.now_ms)
         finally:

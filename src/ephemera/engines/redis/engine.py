@@ -33,7 +33,7 @@ from ephemera.engines.redis.operations import Operations
 from ephemera.engines.redis.routing import Patience, Router, swap_request
 from ephemera.engines.redis.settings import read_url
 from ephemera.engines.redis.swap import DELETE, NOTHING, Act, Swap, beginning_with, exactly
-from ephemera.engines.redis.transaction import RedisTurn
+from ephemera.engines.redis.transaction import RedisTransaction
 from ephemera.engines.redis.walking import Upkeep, by_kind
 
 SWEEP_PAUSE_S = 2.0
@@ -125,7 +125,7 @@ class RedisEngine(Operations[Rows]):
             if is_done
         }
 
-    def begin(self) -> RedisTurn:
+    def begin(self) -> RedisTransaction:
         self.check_not_read_only()
         if Capability.TRANSACTIONS not in self.capabilities:
             raise unsupported(
@@ -133,7 +133,7 @@ class RedisEngine(Operations[Rows]):
                 Capability.TRANSACTIONS,
                 "they lie on several servers; compare_and_set one key, or open a single redis://",
             )
-        turn = RedisTurn(self, self.clock.now_ms())
+        turn = RedisTransaction(self, self.clock.now_ms())
         self.turns.take(turn)
         return turn
 

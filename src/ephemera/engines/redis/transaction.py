@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ephemera.engines.redis.engine import RedisEngine
 
 
-class RedisTurn:
+class RedisTransaction:
     """The writer's turn among the threads of this process, and what was read in it."""
 
     def __init__(self, engine: RedisEngine, now_ms: int) -> None:

@@ -60,7 +60,7 @@ class Turns:
             left_s = (until_ns - elapsed_ns()) / 1e9
             if left_s <= 0:
                 raise StoreBusy(
-                    f"the writer's turn did not come within {self._wait_ns / 1e9:g} s (lock_timeout)"
+                    f"the writer lock was not free within {self._wait_ns / 1e9:g} s (lock_timeout)"
                 )
             del holder  # not kept alive from here
             self._ended.wait(min(PAUSE_S, left_s))

@@ -66,7 +66,7 @@ from ephemera.engines.slatedb.opening import Claim, naming_credentials, open_rea
 from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
-from ephemera.engines.slatedb.views import SlateTurn, SlateView
+from ephemera.engines.slatedb.views import SlateTransaction, SlateView
 from ephemera.engines.slatedb.writing import Soon, Writer
 
 T = TypeVar("T")
@@ -352,13 +352,13 @@ class SlateEngine:
         with self._gate.writing():
             self._writer.update(self._prefix(family), key, change, durable)
 
-    def begin(self) -> SlateTurn:
+    def begin(self) -> SlateTransaction:
         self._check_writable()
         turn = Turnkey()
         self._gate.take(turn)
         try:
             self._check_open()
-            return SlateTurn(
+            return SlateTransaction(
                 self._writer.begin(),
                 self.clock.now_ms(),
                 self._check_open,

@@ -90,6 +90,6 @@ class Gate:
             left_s = (until_ns - elapsed_ns()) / 1e9
             if left_s <= 0:
                 raise StoreBusy(
-                    f"the writer's turn did not come within {self._wait_ns / 1e9:g} s (lock_timeout)"
+                    f"the writer lock was not free within {self._wait_ns / 1e9:g} s (lock_timeout)"
                 )
             self._changed.wait(min(PAUSE_S, left_s))

@@ -1,4 +1,4 @@
-"""A snapshot, and the writer's turn with what it reads."""
+"""A snapshot, and the writer lock with what it reads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Commit = Callable[[State, Sequence[tuple[bytes, bytes, Row | None]], bool | None
 """Write these rows (None: delete) under their prefixes and keys in the transaction of a state."""
 
 
-class SlateTurn(SlateView):
+class SlateTransaction(SlateView):
     """The writer's turn: a serializable transaction of SlateDB, whose commit ends it."""
 
     def __init__(
