@@ -1,9 +1,9 @@
 """The engine in memory: the same semantics as every other, for tests and pure caches.
 
 One lock guards every change for the moment that it takes; a transaction does not hold it but
-the transaction, which other writers wait for. `get` and `row` take no lock: a batch of several keys is
+the writer lock, which other writers wait for. `get` and `row` take no lock: a batch of several keys is
 announced as a whole in `_publishing` before its first row is placed, so no reader meets half of it.
-Scans and snapshots copy what they will visit under the lock, and never wait for a transaction.
+Scans and snapshots copy what they will visit under the lock, and never wait for the writer lock.
 """
 
 from __future__ import annotations
@@ -391,7 +391,7 @@ class MemoryEngine:
             raise
 
     def end_transaction(self, transaction: MemoryTransaction, writes: Sequence[Write]) -> None:
-        """Write at once what the transaction was for, and let the next writer in."""
+        """Publish the writes of a transaction and release the writer lock."""
         with self._lock:
             if self._writer() is not transaction:
                 if writes:
@@ -683,7 +683,7 @@ class MemoryEngine:
             self.check_open()
 
     def after_fork_in_child(self) -> None:
-        """Go on with a copy of the rows. Threads of the parent, with the locks and the transaction that
+        """Go on with a copy of the rows. Threads of the parent, with the locks that
         they held, do not exist here."""
         self._lock = threading.RLock()
         self._writer_released, self._wake = WakeEvent(), WakeEvent()
@@ -726,7 +726,7 @@ class MemoryEngine:
 
 
 def _nobody() -> None:
-    """Who has the transaction when it is free."""
+    """The transaction of a writer lock that is free."""
 
 
 def _sweep(engine_ref: weakref.ref[MemoryEngine], wake: WakeEvent) -> None:

@@ -21,7 +21,7 @@ from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key
 from ephemera.engines.local._segment import (
     HEADER_BYTES,
-    Cut,
+    SegmentSnapshot,
     Segment,
     SegmentDeadlines,
     crc32c,
@@ -91,15 +91,15 @@ def damage(memory: memoryview, segment: Segment, chance: random.Random) -> None:
 
 def read_everything(stack: MemoryStack, chance: random.Random) -> None:
     """Every way to read; each may refuse."""
-    cut = Cut(stack.all, [chance.choice([s.position, s.data_at, 2**64 - 1]) for s in stack.all])
+    snapshot = SegmentSnapshot(stack.all, [chance.choice([s.position, s.data_at, 2**64 - 1]) for s in stack.all])
     start, end = sorted(pack_key(1, chance.choice(KEYS)) for _ in range(2))
     ways: list[Callable[[], object]] = [
         lambda: [stack.get(FAMILY, key, NOW_MS) for key in KEYS],
         lambda: [stack.row(FAMILY, key, NOW_MS) for key in KEYS],
-        lambda: [cut.row(1, key) for key in KEYS],
-        lambda: cut.chunk(start, end, False, 100),
-        lambda: cut.chunk(b"", None, False, 100),
-        lambda: cut.chunk(start, None, True, 100),
+        lambda: [snapshot.row(1, key) for key in KEYS],
+        lambda: snapshot.chunk(start, end, False, 100),
+        lambda: snapshot.chunk(b"", None, False, 100),
+        lambda: snapshot.chunk(start, None, True, 100),
         lambda: stack.outlived_below(stack.segments, 0, 1, KEYS[0], NOW_MS),
         lambda: stack.pop_dead(
             _heaps(stack), stack.segments, 0, (-1, 0, 0), NOW_MS + 50, 99, 99, {1}, True

@@ -31,7 +31,7 @@ from ephemera.engines.local._segment import (
     BELOW,
     HEADER_BYTES,
     SEGMENT_BYTES_MAX,
-    Cut,
+    SegmentSnapshot,
     Segment,
     SegmentDeadlines,
     crc32c,
@@ -85,30 +85,30 @@ def test_a_cut_shows_what_was_newest_when_it_was_made(
 ) -> None:
     stack = MemoryStack()
     state: State = {}
-    remembered: list[tuple[Cut, State]] = [(stack.cut(), {})]
+    remembered: list[tuple[SegmentSnapshot, State]] = [(stack.snapshot(), {})]
     for batch in work:
         stack.write(batch)
         for family, key, row in batch:
             state[pack_key(IDS[family.name], key)] = row
-        remembered.append((stack.cut(), dict(state)))
-    for cut, expected in remembered:
-        _compare(cut, expected, [(b"", None), *bounds])
+        remembered.append((stack.snapshot(), dict(state)))
+    for snapshot, expected in remembered:
+        _compare(snapshot, expected, [(b"", None), *bounds])
     assert [problem for segment in stack.all for problem in segment.problems()] == []
 
 
-def _compare(cut: Cut, expected: State, bounds: list[tuple[bytes, bytes | None]]) -> None:
+def _compare(snapshot: SegmentSnapshot, expected: State, bounds: list[tuple[bytes, bytes | None]]) -> None:
     for number in IDS.values():
         for key in KEYS:
-            assert cut.row(number, key) == expected.get(pack_key(number, key), BELOW)
+            assert snapshot.row(number, key) == expected.get(pack_key(number, key), BELOW)
     for start, end in bounds:
         within = [
             (base_key, row)
             for base_key, row in sorted(expected.items())
             if start <= base_key and (end is None or base_key < end)
         ]
-        assert _chunk(cut, start, end, is_reverse=False) == within
-        assert _chunk(cut, start, end, is_reverse=True) == within[::-1]
-        assert _chunk(cut, start, end, is_reverse=True, keys_max=2) == within[::-1][:2]
+        assert _chunk(snapshot, start, end, is_reverse=False) == within
+        assert _chunk(snapshot, start, end, is_reverse=True) == within[::-1]
+        assert _chunk(snapshot, start, end, is_reverse=True, keys_max=2) == within[::-1][:2]
 
 
 @given(
@@ -132,8 +132,8 @@ def test_keys_that_begin_alike_are_in_order(
         stack.write([Write(family, prefix + key + b"\0" * (not prefix + key), row)])
         state[pack_key(IDS[family.name], prefix + key + b"\0" * (not prefix + key))] = row
         if number == split:
-            _chunk(stack.cut(), b"", None, is_reverse=False)  # what follows is merged into this
-    assert _chunk(stack.cut(), b"", None, is_reverse=False) == sorted(state.items())
+            _chunk(stack.snapshot(), b"", None, is_reverse=False)  # what follows is merged into this
+    assert _chunk(stack.snapshot(), b"", None, is_reverse=False) == sorted(state.items())
 
 
 @pytest.mark.parametrize(
@@ -168,18 +168,18 @@ def test_many_records_are_in_order(
         stack.write([Write(family, key, row)])
         state[pack_key(IDS[family.name], key)] = row
         if number == split:
-            early = stack.cut()
+            early = stack.snapshot()
             expected = sorted(state.items())
             assert _chunk(early, b"", None, is_reverse=False, keys_max=3_000) == expected
     assert _chunk(early, b"", None, is_reverse=True, keys_max=3_000) == expected[::-1]
-    assert _chunk(stack.cut(), b"", None, is_reverse=False, keys_max=3_000) == sorted(state.items())
+    assert _chunk(stack.snapshot(), b"", None, is_reverse=False, keys_max=3_000) == sorted(state.items())
 
 
 def _chunk(
-    cut: Cut, start: bytes, end: bytes | None, *, is_reverse: bool, keys_max: int = 1_000
+    snapshot: SegmentSnapshot, start: bytes, end: bytes | None, *, is_reverse: bool, keys_max: int = 1_000
 ) -> list[tuple[bytes, Row | None]]:
     found: list[tuple[bytes, Row | None]] = []
-    for base_key, stored, deadline_ms in cut.chunk(start, end, is_reverse, keys_max):
+    for base_key, stored, deadline_ms in snapshot.chunk(start, end, is_reverse, keys_max):
         row = None if stored is None else unpack_row(base_key, stored)
         assert deadline_ms == (NEVER_MS if row is None else row.deadline_ms)
         found.append((base_key, row))
@@ -285,9 +285,9 @@ def _recovered(memory: Memory, limit: int = 0) -> tuple[Segment, int]:
 
 def _state(segment: Segment, end: int) -> dict[bytes, Row]:
     """What the index of a segment finds, key by key."""
-    cut = Cut([segment], [end])
-    found = {key: cut.row(1, key) for key in KEYS}
-    assert dict(_chunk(cut, b"", None, is_reverse=False)) == {
+    snapshot = SegmentSnapshot([segment], [end])
+    found = {key: snapshot.row(1, key) for key in KEYS}
+    assert dict(_chunk(snapshot, b"", None, is_reverse=False)) == {
         pack_key(1, key): row for key, row in found.items() if row is not BELOW
     }
     return {key: row for key, row in found.items() if isinstance(row, Row)}
@@ -476,13 +476,13 @@ def test_a_record_damaged_after_a_scan_is_refused_by_the_next(offset: int) -> No
         while len(stack.all) < 2:
             stack.store(b"%d" % len(stack.all), b"x" * 90)
         memory, segment = stack.memories[1], stack.all[1]
-        cut = stack.cut()
-        assert len(cut.chunk(b"", None, False, 99)) == 2
+        snapshot = stack.snapshot()
+        assert len(snapshot.chunk(b"", None, False, 99)) == 2
         for record in read_records(memory, segment.data_at, segment.position):
             memory[record.position + int(sys.argv[1])] = 0xff
             memory[record.position + int(sys.argv[1]) + 1] = 0xff
         try:
-            cut.chunk(b"\\0\\0\\0\\1", None, False, 99)
+            snapshot.chunk(b"\\0\\0\\0\\1", None, False, 99)
         except CorruptStore:
             pass
         """,

@@ -6,7 +6,7 @@ import lmdb
 from ephemera.core.clock import Clock
 from ephemera.core.row import Row
 from ephemera.engines.local._pages import Tree
-from ephemera.engines.local._segment import Cut
+from ephemera.engines.local._segment import SegmentSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class ViewTransaction:
     def end(self) -> None: ...
 
 class _State(Protocol):
-    cut: Cut
+    snapshot: SegmentSnapshot
     txn: ViewTransaction
     @property
     def base(self) -> Closable: ...

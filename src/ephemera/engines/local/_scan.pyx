@@ -19,7 +19,7 @@ from ephemera.engines.local._pages cimport ABSENT, PRESENT, Look, Tree, Walk
 from ephemera.engines.local._segment cimport (
     DELETED,
     Cursor,
-    Cut,
+    SegmentSnapshot,
     first_of,
     key_of,
     pass_key,
@@ -168,7 +168,7 @@ cdef class Scan:
     cdef object state
     cdef ViewTransaction txn
     cdef Closable base
-    cdef Cut cut
+    cdef SegmentSnapshot snapshot
     cdef Tree tree
     cdef bytes start, end
     cdef Now now
@@ -192,7 +192,7 @@ cdef class Scan:
         self.start, self.end, self.is_reverse = min(start, end), end, is_reverse
         self.now = Now(clock) if now_ms is None else None
         self.instant = 0 if now_ms is None else now_ms
-        self.base, self.cut, self.tree, self.txn = state.base, state.cut, state.tree, state.txn
+        self.base, self.snapshot, self.tree, self.txn = state.base, state.snapshot, state.tree, state.txn
         self.state, self.ends_state = state, ends_state
 
     def pairs(self):
@@ -242,7 +242,7 @@ cdef class Scan:
 
     cdef int _let_go(self) except -1:
         self.is_over = True
-        self.cursors = self.cut = self.walk = self.tree = self.asked = self.answer = None
+        self.cursors = self.snapshot = self.walk = self.tree = self.asked = self.answer = None
         return 0
 
     cdef object _next(self):
@@ -274,7 +274,7 @@ cdef class Scan:
 
     cdef int _begin(self) except -1:
         cdef bytes bound = self.end if self.is_reverse else self.start
-        self.cursors = self.cut.cursors(self.start, self.end, self.is_reverse)
+        self.cursors = self.snapshot.cursors(self.start, self.end, self.is_reverse)
         self.is_begun = True
         if self.tree is None:
             return self._ask()

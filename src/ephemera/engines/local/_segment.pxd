@@ -97,7 +97,7 @@ cdef class Segment:
     cdef uint64_t *head
     cdef uint64_t *first_deadline
     cdef uint64_t mask
-    cdef uint64_t size           # of the memory, which a cut file makes smaller than the header says
+    cdef uint64_t size           # of the memory, smaller than the header says where the file was truncated
     cdef uint64_t hash_seed
     cdef uint32_t checksum_seed
     cdef readonly uint64_t number
@@ -132,7 +132,7 @@ cdef class Segment:
     cdef Run sorted_run(self, uint64_t limit)
 
 
-cdef class Cut:
+cdef class SegmentSnapshot:
     cdef readonly list segments
     cdef readonly list limits
     cdef list cursors(self, bytes start, bytes end, bint is_reverse)

@@ -785,10 +785,10 @@ cdef Py_ssize_t _lower_bound(Segment segment, Run run, bytes base_key) except -1
     return low
 
 
-# ------------------------------------------------------------------------------------------- a cut
+# ------------------------------------------------------------------------------------------- a snapshot
 
 
-cdef class Cut:
+cdef class SegmentSnapshot:
     """Some segments, newest first, each up to a fixed head: what a snapshot and a checkpoint read."""
 
     def __init__(self, list segments not None, list limits not None):
@@ -811,10 +811,10 @@ cdef class Cut:
         return BELOW
 
     @staticmethod
-    def whole(segments: list) -> Cut:
+    def whole(segments: list) -> SegmentSnapshot:
         """All of these segments, which are frozen and come oldest first."""
         newest_first = segments[::-1]
-        return Cut(newest_first, [segment.position for segment in newest_first])
+        return SegmentSnapshot(newest_first, [segment.position for segment in newest_first])
 
     @property
     def records(self) -> int:

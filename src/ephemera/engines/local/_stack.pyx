@@ -57,7 +57,7 @@ import logging
 
 from ephemera.core.errors import CorruptStore, ReadOnly, StoreClosed, StoreFailed, StoreFull
 from ephemera.core.keyvalue import family_dropped
-from ephemera.engines.local._segment import Cut
+from ephemera.engines.local._segment import SegmentSnapshot
 
 _log = logging.getLogger("ephemera")
 
@@ -500,10 +500,10 @@ cdef class SegmentStack(CompiledAccess):
         cdef Found found
         return _find(self._after(after), self.control.page.hash_seed, family, slice_of(key), &found)
 
-    def cut(self, uint64_t after=0) -> Cut:
+    def snapshot(self, uint64_t after=0) -> SegmentSnapshot:
         """What is published now, to be read later; of the segments after that of this number."""
         cdef list segments = self._after(after)
-        return Cut(segments, [(<Segment> segment).published() for segment in segments])
+        return SegmentSnapshot(segments, [(<Segment> segment).published() for segment in segments])
 
     # -- writes: one at a time in all processes
 

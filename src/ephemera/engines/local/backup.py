@@ -27,7 +27,7 @@ def copy_state(state: State, path: str, files: Files) -> None:
         layout.prepare(files, create=True, mode=files.mode)
         state.txn.run(state.base.copy_state, layout.base_file(1))
         files.sync_path(layout.base_file(1))
-        for segment, limit in zip(state.cut.segments, state.cut.limits, strict=True):
+        for segment, limit in zip(state.snapshot.segments, state.snapshot.limits, strict=True):
             _copy_segment(segment, limit, layout, files)
         for directory in (layout.base, layout.segments, layout.root):
             files.sync_directory(directory)

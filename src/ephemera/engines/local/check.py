@@ -41,7 +41,7 @@ def _check(txn: ReadTransaction, state: State) -> CheckReport:
             )
     except CorruptStore as error:
         problems.append(str(error))
-    for segment in state.cut.segments:
+    for segment in state.snapshot.segments:
         records += segment.count_records()
         problems.extend(segment.problems())
     return CheckReport(rows, entries, records, tuple(problems))

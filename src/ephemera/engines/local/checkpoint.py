@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from ephemera.engines.local import families
-from ephemera.engines.local._segment import Cut, Segment
+from ephemera.engines.local._segment import SegmentSnapshot, Segment
 from ephemera.engines.local.base_tier import APPLIED, BaseTier, BaseWrite, Stored
 from ephemera.engines.local.expiry import Dead, LeftOut
 
@@ -35,9 +35,9 @@ def apply_segments(
     The dead that are `left_out` are kept for who will tell: a row of the base tier by the commit that takes it
     away, those of segments by the last one, after which no segment has them.
     """
-    cut = Cut.whole(segments)
-    batch_rows = _rows_in(cut, BATCH_ROWS, BATCH_BYTES)
-    rows = _rows(cut, _rows_in(cut, CHUNK_ROWS, CHUNK_BYTES))
+    snapshot = SegmentSnapshot.whole(segments)
+    batch_rows = _rows_in(snapshot, BATCH_ROWS, BATCH_BYTES)
+    rows = _rows(snapshot, _rows_in(snapshot, CHUNK_ROWS, CHUNK_BYTES))
     newest = segments[-1].number
     above, below = ([], []) if left_out is None else left_out
     waiting = deque(below)
@@ -61,10 +61,10 @@ def _keep(txn: BaseWrite, dead: Dead) -> None:
     txn.add_untold(dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone)
 
 
-def _rows(cut: Cut, rows_max: int) -> Iterator[list[Stored]]:
+def _rows(snapshot: SegmentSnapshot, rows_max: int) -> Iterator[list[Stored]]:
     """The newest version of each key, in key order, so many at a time."""
     start = b""
-    while chunk := cut.chunk(start, None, False, rows_max):
+    while chunk := snapshot.chunk(start, None, False, rows_max):
         yield chunk
         start = chunk[-1][0] + b"\0"
 
@@ -91,7 +91,7 @@ def note_time(txn: BaseWrite, now_ms: int) -> None:
         txn.set_number(HIGH_WATER, now_ms)
 
 
-def _rows_in(cut: Cut, rows_max: int, bytes_max: int) -> int:
+def _rows_in(snapshot: SegmentSnapshot, rows_max: int, bytes_max: int) -> int:
     """So many rows, and fewer where values are large: others wait for the base tier, or the GIL, for as long."""
-    row_bytes = sum(segment.records_bytes for segment in cut.segments) // max(1, cut.records)
+    row_bytes = sum(segment.records_bytes for segment in snapshot.segments) // max(1, snapshot.records)
     return max(1, min(rows_max, bytes_max // max(1, row_bytes)))

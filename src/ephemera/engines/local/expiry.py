@@ -24,7 +24,7 @@ from ephemera.core.expiry import is_dead
 from ephemera.core.keyvalue import Expired
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import entry_of, pack_key, unpack_deadline, unpack_row
-from ephemera.engines.local._segment import BELOW, Cut, Segment, SegmentDeadlines
+from ephemera.engines.local._segment import BELOW, SegmentSnapshot, Segment, SegmentDeadlines
 from ephemera.engines.local.base_tier import (
     APPLIED,
     BaseFile,
@@ -419,10 +419,10 @@ class Expiry:
             self._upcoming.pass_over_told()
             popped = self._upcoming.pop_dead(now_ms, segments=segments)
             above = [one for some in popped for one in some]
-            cut = Cut.whole(segments)
+            snapshot = SegmentSnapshot.whole(segments)
 
             def is_written(base_key: bytes) -> bool:
-                return cut.row(family_of(base_key), base_key[4:]) is not BELOW
+                return snapshot.row(family_of(base_key), base_key[4:]) is not BELOW
 
             entries = (one for one in file.entries(txn, -1, now_ms) if is_written(one[1]))
             below = sorted(self._all_below(txn, entries), key=_base_key)
@@ -564,8 +564,8 @@ class Expiry:
     def _is_there(self, base_key: bytes) -> bool:
         """Whether there is a row of this key, alive or not."""
         try:
-            cut = self._segments.cut(after=self._upcoming.applied)
-            row = cut.row(family_of(base_key), base_key[4:])
+            snapshot = self._segments.snapshot(after=self._upcoming.applied)
+            row = snapshot.row(family_of(base_key), base_key[4:])
             return (self._base.reader.get(base_key) if row is BELOW else row) is not None
         except CorruptStore:
             return True  # of which nothing more is known

@@ -1,7 +1,7 @@
 """Recovery: what the first process to open a store does, from the files alone.
 
 Nothing in the control page is believed. Each segment after the last applied one is read record by
-record; its intact prefix of whole batches counts and is indexed anew. What follows a segment's cut is
+record; its intact prefix of whole batches counts and is indexed anew. What follows a segment's intact prefix is
 lost with it, which only power loss can bring about, and only to what was never synced: bytes that
 a stamp says were synced and that are damaged now were damaged from outside, and that is an error.
 """
@@ -78,11 +78,11 @@ def _open_segments(layout: Layout, files: Files, applied: int, hash_seed: int) -
     return segments
 
 
-def _lose(segments: list[Segment], cut: Segment, end: int, files: Files, layout: Layout) -> None:
-    """Drop what came after a cut: none of it was ever synced, or the cut would be damage."""
-    later = [segment for segment in segments if segment.number > cut.number]
+def _lose(segments: list[Segment], truncated: Segment, end: int, files: Files, layout: Layout) -> None:
+    """Drop the segments after a truncated one: none of them was synced, or the truncation is damage."""
+    later = [segment for segment in segments if segment.number > truncated.number]
     if any(segment.read_stamp()[0] for segment in later):
-        raise CorruptStore(cut.path, end, "damaged, though what follows it was synced")
+        raise CorruptStore(truncated.path, end, "damaged, though what follows it was synced")
     # One by one, the newest first, so that no crash in between leaves a gap.
     for segment in reversed(later):
         files.remove(layout.segment(segment.number))

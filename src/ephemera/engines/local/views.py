@@ -1,4 +1,4 @@
-"""Consistent reads: a cut through the segments and a transaction of the base tier, taken together.
+"""Consistent reads: a snapshot of the segments and a read transaction of the base tier, taken together.
 
 A view is consistent by construction: published heads never change what lies below them, mapped
 segments outlive their files, and the base tier's transaction stays where it began. The one thing to
@@ -19,7 +19,7 @@ from ephemera.engines.local._base import pack_key, unpack_row
 from ephemera.engines.local._control import LockGuard
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import Scan, ViewTransaction
-from ephemera.engines.local._segment import BELOW, Cut
+from ephemera.engines.local._segment import BELOW, SegmentSnapshot
 from ephemera.engines.local._stack import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseTier, lmdb_errors
 from ephemera.engines.local.families import Families
@@ -35,12 +35,12 @@ class State:
 
     def __init__(
         self,
-        cut: Cut,
+        snapshot: SegmentSnapshot,
         base: BaseFile,
         txn: ViewTransaction,
         families: Mapping[str, FamilyRef],
     ) -> None:
-        self.cut = cut
+        self.snapshot = snapshot
         self.base = base
         self.txn = txn
         self.families = families
@@ -57,7 +57,7 @@ class State:
         return known.id
 
     def row(self, family_id: int, key: bytes) -> Row | None:
-        row = self.cut.row(family_id, key)
+        row = self.snapshot.row(family_id, key)
         if row is not BELOW:
             return row  # type: ignore[return-value]  # BELOW is the only other thing it can be
         base_key = pack_key(family_id, key)
@@ -122,11 +122,11 @@ def take_state(segments: Segments, base: BaseTier, families: Families) -> State:
     """The state that is published now."""
     while True:
         epoch = segments.control.epoch
-        cut = segments.cut()
+        snapshot = segments.snapshot()
         # The table before the transaction: another thread may load one that is newer than the epoch.
         file, table = base.file, families.table
-        state = State(cut, file, file.begin(), table)
-        # A segment that was frozen and applied in between would show in the base tier what the cut
+        state = State(snapshot, file, file.begin(), table)
+        # A segment that was frozen and applied in between would show in the base tier what the snapshot
         # leaves out.
         if segments.is_at(epoch):
             return state
