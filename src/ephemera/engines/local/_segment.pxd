@@ -80,7 +80,7 @@ cdef inline bint is_key(const Record *record, uint32_t family, const char *key, 
     )
 
 
-cdef class Run:
+cdef class SortedIndex:
     cdef uint32_t *at
     cdef uint8_t *repeats        # or NULL: whether the one before has the same key
     cdef Py_ssize_t size
@@ -104,7 +104,7 @@ cdef class Segment:
     cdef readonly uint64_t data_at
     cdef readonly object path
     cdef readonly object memory
-    cdef Run run
+    cdef SortedIndex sorted
     cdef object __weakref__
 
     cdef int _attach(self) except -1
@@ -129,7 +129,7 @@ cdef class Segment:
     cdef void note_synced(self, uint64_t synced, int64_t clock_ms) noexcept nogil
     cdef void _reindex(self, uint64_t end) noexcept nogil
     cdef uint64_t _count_indexed(self, uint64_t end) except? 0
-    cdef Run sorted_run(self, uint64_t limit)
+    cdef SortedIndex sorted_index(self, uint64_t limit)
 
 
 cdef class SegmentSnapshot:
@@ -140,9 +140,9 @@ cdef class SegmentSnapshot:
 
 cdef class Cursor:
     cdef Segment segment
-    cdef Run run
+    cdef SortedIndex sorted
     cdef uint64_t limit
-    cdef Py_ssize_t low, high      # what is left of the run: [low, high)
+    cdef Py_ssize_t low, high      # what is left of the sorted index: [low, high)
     cdef Py_ssize_t prefetched       # up to where records are on their way from memory
     cdef bint is_reverse
     cdef Record *record            # where the walk stands; NULL at its end

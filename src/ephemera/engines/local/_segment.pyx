@@ -382,7 +382,7 @@ cdef class Segment:
                     in_batch = 0
             self._reindex(whole)
             self.publish(whole)
-        self.run = None
+        self.sorted = None
         return whole, whole_ms, records
 
     cdef void _reindex(self, uint64_t end) noexcept nogil:
@@ -472,11 +472,11 @@ cdef class Segment:
 
     # -- order
 
-    cdef Run sorted_run(self, uint64_t limit):
+    cdef SortedIndex sorted_index(self, uint64_t limit):
         """All records below `limit` (and perhaps more) in order of family, key, newest first."""
-        if self.run is None or self.run.until < limit:
-            self.run = _extend_run(self, self.run, self.published())
-        return self.run
+        if self.sorted is None or self.sorted.until < limit:
+            self.sorted = _extend_index(self, self.sorted, self.published())
+        return self.sorted
 
 
 def format_segment(memory, *, uint64_t number, uint64_t previous_head, uint64_t salt, int64_t created_ms):
@@ -499,10 +499,10 @@ def format_segment(memory, *, uint64_t number, uint64_t previous_head, uint64_t 
     eph_store64(<uint64_t *> &view[HEAD_AT], aligned(HEADER_SIZE + 4 * slots))
 
 
-# ------------------------------------------------------------------------------------- sorted runs
+# ------------------------------------------------------------------------------------- the sorted index
 
 
-cdef class Run:
+cdef class SortedIndex:
     """The records of a segment below `until`, sorted; positions / 8. Never changes once made."""
 
     def __dealloc__(self):
@@ -716,8 +716,8 @@ cdef Py_ssize_t _count(Segment segment, uint64_t *position, uint64_t until) noex
     return count
 
 
-cdef Run _extend_run(Segment segment, Run known, uint64_t until):
-    """A run that also holds the records from where `known` ends up to `until`."""
+cdef SortedIndex _extend_index(Segment segment, SortedIndex known, uint64_t until):
+    """Return a sorted index that also holds the records from where `known` ends up to `until`."""
     cdef uint64_t position = segment.data_at if known is None else known.until
     cdef uint64_t first = position
     cdef Py_ssize_t known_size = 0 if known is None else known.size
@@ -725,34 +725,34 @@ cdef Run _extend_run(Segment segment, Run known, uint64_t until):
     cdef Sortable *found
     cdef uint32_t *tail
     cdef uint8_t *repeats
-    cdef Run run = Run.__new__(Run)
+    cdef SortedIndex index = SortedIndex.__new__(SortedIndex)
     with nogil:
         fresh = _count(segment, &position, until)
     if fresh < 0:
         segment.damaged(position, "no record below the head")
-    run.at = <uint32_t *> PyMem_RawMalloc(4 * (known_size + fresh) + 4)
+    index.at = <uint32_t *> PyMem_RawMalloc(4 * (known_size + fresh) + 4)
     found = <Sortable *> PyMem_RawMalloc((2 * fresh + 1) * sizeof(Sortable))
     repeats = <uint8_t *> PyMem_RawMalloc(fresh + 1)
-    if run.at == NULL or found == NULL or repeats == NULL:
+    if index.at == NULL or found == NULL or repeats == NULL:
         PyMem_RawFree(found)
         PyMem_RawFree(repeats)
         raise MemoryError()
-    run.size = known_size + fresh
-    run.until = position
+    index.size = known_size + fresh
+    index.until = position
     with nogil:
         if fresh:
             _gather(segment.start, first, found, fresh)
             _sort_all(segment.start, found, found + fresh, fresh, repeats)
-        tail = run.at if known_size == 0 else <uint32_t *> found
+        tail = index.at if known_size == 0 else <uint32_t *> found
         for i in range(fresh):
             tail[i] = found[i].place
         if known_size == 0:
-            run.repeats = repeats
+            index.repeats = repeats
         else:
             PyMem_RawFree(repeats)
-            _merge(segment.start, known.at, known_size, tail, fresh, run.at)
+            _merge(segment.start, known.at, known_size, tail, fresh, index.at)
         PyMem_RawFree(found)
-    return run
+    return index
 
 cdef inline uint32_t _get_be32(const char *at) noexcept nogil:
     cdef const uint8_t *p = <const uint8_t *> at
@@ -761,15 +761,15 @@ cdef inline uint32_t _get_be32(const char *at) noexcept nogil:
 
 
 cdef inline Record *_record_at(Segment segment, uint32_t place) except NULL:
-    """The record of a run's entry, which is checked anew: its bytes may have been damaged since."""
+    """The record of an entry of the sorted index, which is checked anew: its bytes may have been damaged since."""
     if not segment.holds(8 * <uint64_t> place):
         segment.damaged(8 * <uint64_t> place, "no record where there was one")
     return <Record *> (segment.start + 8 * <uint64_t> place)
 
 
-cdef Py_ssize_t _lower_bound(Segment segment, Run run, bytes base_key) except -1:
-    """The first record of the run whose family and key are not before `base_key`."""
-    cdef Py_ssize_t low = 0, high = run.size, middle
+cdef Py_ssize_t _lower_bound(Segment segment, SortedIndex index, bytes base_key) except -1:
+    """The first record of the index whose family and key are not before `base_key`."""
+    cdef Py_ssize_t low = 0, high = index.size, middle
     cdef const char *key = PyBytes_AS_STRING(base_key)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(base_key)
     cdef Record *r
@@ -777,7 +777,7 @@ cdef Py_ssize_t _lower_bound(Segment segment, Run run, bytes base_key) except -1
         return 0
     while low < high:
         middle = (low + high) // 2
-        r = _record_at(segment, run.at[middle])
+        r = _record_at(segment, index.at[middle])
         if _compare_keys(r.family, key_of(r), r.key_size, _get_be32(key), key + 4, size - 4) < 0:
             low = middle + 1
         else:
@@ -822,7 +822,7 @@ cdef class SegmentSnapshot:
         cdef Segment segment
         cdef Py_ssize_t count = 0
         for segment, limit in zip(self.segments, self.limits):
-            count += segment.sorted_run(limit).size
+            count += segment.sorted_index(limit).size
         return count
 
     def chunk(self, bytes start not None, bytes end, bint is_reverse, Py_ssize_t keys_max) -> list:
@@ -851,24 +851,24 @@ cdef class SegmentSnapshot:
 
 
 cdef class Cursor:
-    """A walk over one segment's run within bounds, one key at a time, its newest version below a limit."""
+    """A walk over one segment in the order of keys, within bounds, one key at a time, its newest version below a limit."""
 
     cdef inline bint _repeats(self, Py_ssize_t i) except -1:
         """Whether an entry has the key of the one before it."""
         cdef Record *a
-        if self.run.repeats != NULL:
-            return self.run.repeats[i]
-        a = _record_at(self.segment, self.run.at[i - 1])
-        return is_key(_record_at(self.segment, self.run.at[i]), a.family, key_of(a), a.key_size)
+        if self.sorted.repeats != NULL:
+            return self.sorted.repeats[i]
+        a = _record_at(self.segment, self.sorted.at[i - 1])
+        return is_key(_record_at(self.segment, self.sorted.at[i]), a.family, key_of(a), a.key_size)
 
     cdef inline void _prefetch(self) noexcept:
         """Have the records that follow fetched: in the order of their keys they lie anywhere."""
         cdef Py_ssize_t until = min(self.low + RECORDS_FORESEEN, self.high)
         self.prefetched = max(self.prefetched, self.low)
         while self.prefetched < until:
-            if self.run.repeats == NULL or not self.run.repeats[self.prefetched]:
-                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.prefetched])
-                eph_prefetch(self.segment.start + 8 * <uint64_t> self.run.at[self.prefetched] + LINE_BYTES)
+            if self.sorted.repeats == NULL or not self.sorted.repeats[self.prefetched]:
+                eph_prefetch(self.segment.start + 8 * <uint64_t> self.sorted.at[self.prefetched])
+                eph_prefetch(self.segment.start + 8 * <uint64_t> self.sorted.at[self.prefetched] + LINE_BYTES)
             self.prefetched += 1
 
     cdef int advance(self) except -1:
@@ -888,9 +888,9 @@ cdef class Cursor:
                 self.low = last + 1
                 self._prefetch()
             for i in range(first, last + 1):
-                if 8 * <uint64_t> self.run.at[i] < self.limit:
-                    self.record = _record_at(self.segment, self.run.at[i])
-                    self.position = 8 * <uint64_t> self.run.at[i]
+                if 8 * <uint64_t> self.sorted.at[i] < self.limit:
+                    self.record = _record_at(self.segment, self.sorted.at[i])
+                    self.position = 8 * <uint64_t> self.sorted.at[i]
                     break
         return 0
 
@@ -905,9 +905,9 @@ cdef Cursor _cursor(Segment segment, uint64_t limit, bytes start, bytes end, bin
     cursor.segment = segment
     cursor.limit = limit
     cursor.is_reverse = is_reverse
-    cursor.run = segment.sorted_run(limit)
-    cursor.low = cursor.prefetched = _lower_bound(segment, cursor.run, start)
-    cursor.high = cursor.run.size if end is None else _lower_bound(segment, cursor.run, end)
+    cursor.sorted = segment.sorted_index(limit)
+    cursor.low = cursor.prefetched = _lower_bound(segment, cursor.sorted, start)
+    cursor.high = cursor.sorted.size if end is None else _lower_bound(segment, cursor.sorted, end)
     cursor.advance()
     return cursor
 
