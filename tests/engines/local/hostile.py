@@ -30,7 +30,7 @@ from tests.engines.local.segments_in_memory import (
     FAMILY,
     HASH_SEED,
     NOW_MS,
-    MemoryStack,
+    MemorySegmentSet,
 )
 
 PAGE = mmap.PAGESIZE
@@ -51,19 +51,19 @@ def guarded(size: int) -> memoryview:
     return memoryview(memory)[:size]
 
 
-def filled(chance: random.Random) -> MemoryStack:
-    """A stack of a few segments with puts, deletions and batches."""
-    stack = MemoryStack(8192, guarded)
+def filled(chance: random.Random) -> MemorySegmentSet:
+    """A segments of a few segments with puts, deletions and batches."""
+    segments = MemorySegmentSet(8192, guarded)
     for _ in range(chance.randrange(1, 60)):
         key = chance.choice(KEYS)
         row = Row(chance.randbytes(chance.randrange(200)), NOW_MS, NOW_MS + chance.randrange(99))
         if chance.random() < 0.6:
-            stack.store(key, row.value, row.deadline_ms)
+            segments.store(key, row.value, row.deadline_ms)
         elif chance.random() < 0.5:
-            stack.delete(FAMILY, key)
+            segments.delete(FAMILY, key)
         else:
-            stack.write([Write(FAMILY, key, row), Write(FAMILY, chance.choice(KEYS), None)])
-    return stack
+            segments.write([Write(FAMILY, key, row), Write(FAMILY, chance.choice(KEYS), None)])
+    return segments
 
 
 def damage(memory: memoryview, segment: Segment, chance: random.Random) -> None:
@@ -89,33 +89,33 @@ def damage(memory: memoryview, segment: Segment, chance: random.Random) -> None:
         memory[12:16] = struct.pack("<I", crc32c(bytes(memory[16:64])))
 
 
-def read_everything(stack: MemoryStack, chance: random.Random) -> None:
+def read_everything(segments: MemorySegmentSet, chance: random.Random) -> None:
     """Every way to read; each may refuse."""
-    snapshot = SegmentSnapshot(stack.all, [chance.choice([s.position, s.data_at, 2**64 - 1]) for s in stack.all])
+    snapshot = SegmentSnapshot(segments.all, [chance.choice([s.position, s.data_at, 2**64 - 1]) for s in segments.all])
     start, end = sorted(pack_key(1, chance.choice(KEYS)) for _ in range(2))
     ways: list[Callable[[], object]] = [
-        lambda: [stack.get(FAMILY, key, NOW_MS) for key in KEYS],
-        lambda: [stack.row(FAMILY, key, NOW_MS) for key in KEYS],
+        lambda: [segments.get(FAMILY, key, NOW_MS) for key in KEYS],
+        lambda: [segments.row(FAMILY, key, NOW_MS) for key in KEYS],
         lambda: [snapshot.row(1, key) for key in KEYS],
         lambda: snapshot.chunk(start, end, False, 100),
         lambda: snapshot.chunk(b"", None, False, 100),
         lambda: snapshot.chunk(start, None, True, 100),
-        lambda: stack.outlived_below(stack.segments, 0, 1, KEYS[0], NOW_MS),
-        lambda: stack.pop_dead(
-            _heaps(stack), stack.segments, 0, (-1, 0, 0), NOW_MS + 50, 99, 99, {1}, True
+        lambda: segments.outlived_below(segments.segments, 0, 1, KEYS[0], NOW_MS),
+        lambda: segments.pop_dead(
+            _heaps(segments), segments.segments, 0, (-1, 0, 0), NOW_MS + 50, 99, 99, {1}, True
         ),
-        lambda: [segment.problems() for segment in stack.all],
-        lambda: [segment.count_records() for segment in stack.all],
-        lambda: [segment.read_stamp() for segment in stack.all],
-        lambda: [segment.records_bytes for segment in stack.all],
+        lambda: [segment.problems() for segment in segments.all],
+        lambda: [segment.count_records() for segment in segments.all],
+        lambda: [segment.read_stamp() for segment in segments.all],
+        lambda: [segment.records_bytes for segment in segments.all],
     ]
     chance.shuffle(ways)
     for way in ways:
         _may_refuse(way)
 
 
-def _heaps(stack: MemoryStack) -> list[SegmentDeadlines]:
-    heaps = [SegmentDeadlines(segment) for segment in stack.all]
+def _heaps(segments: MemorySegmentSet) -> list[SegmentDeadlines]:
+    heaps = [SegmentDeadlines(segment) for segment in segments.all]
     for heap in heaps:
         heap.follow()
     return heaps
@@ -138,23 +138,23 @@ def _attach_and_recover(memory: memoryview, chance: random.Random) -> None:
 
 def play(seed: int) -> None:
     chance = random.Random(seed)
-    stack = filled(chance)
-    for memory, segment in zip(stack.memories, stack.all, strict=True):
+    segments = filled(chance)
+    for memory, segment in zip(segments.memories, segments.all, strict=True):
         if isinstance(memory, memoryview) and chance.random() < 0.8:
             damage(memory, segment, chance)
-    read_everything(stack, chance)
-    _may_refuse(lambda: stack.store(chance.choice(KEYS), b"again"))
-    _may_refuse(lambda: stack.write([Write(FAMILY, key, None) for key in KEYS]))
-    _may_refuse(lambda: _read_attached_anew(stack, chance))
-    for memory in stack.memories:
+    read_everything(segments, chance)
+    _may_refuse(lambda: segments.store(chance.choice(KEYS), b"again"))
+    _may_refuse(lambda: segments.write([Write(FAMILY, key, None) for key in KEYS]))
+    _may_refuse(lambda: _read_attached_anew(segments, chance))
+    for memory in segments.memories:
         if isinstance(memory, memoryview):
             _may_refuse(partial(_attach_and_recover, memory, chance))
 
 
-def _read_attached_anew(stack: MemoryStack, chance: random.Random) -> None:
-    stack.all = [Segment(memory, "anew", hash_seed=HASH_SEED) for memory in stack.memories]
-    stack.refresh()
-    read_everything(stack, chance)
+def _read_attached_anew(segments: MemorySegmentSet, chance: random.Random) -> None:
+    segments.all = [Segment(memory, "anew", hash_seed=HASH_SEED) for memory in segments.memories]
+    segments.refresh()
+    read_everything(segments, chance)
 
 
 def main() -> None:

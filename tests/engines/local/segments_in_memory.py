@@ -1,4 +1,4 @@
-"""A stack of segments in plain memory, and a reader of their bytes that shares no code with them."""
+"""A segments of segments in plain memory, and a reader of their bytes that shares no code with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ephemera.engines.local._segment import (
     format_segment,
     segment_bytes_for,
 )
-from ephemera.engines.local._stack import FamilyRef, SegmentStack
+from ephemera.engines.local._segment_set import FamilyRef, SegmentSet
 
 HASH_SEED = 7
 NOW_MS = 1_700_000_000_000
@@ -40,7 +40,7 @@ def fd_for(holder: object) -> int:
     return fd
 
 
-class MemoryStack(SegmentStack):
+class MemorySegmentSet(SegmentSet):
     """Segments of `size` bytes each, as many as are needed."""
 
     def __init__(self, size: int = 8192, allocate: Callable[[int], Memory] = zeroed) -> None:
@@ -158,9 +158,9 @@ def colliding_keys(count: int) -> tuple[int, list[bytes]]:
     number = 0
     while True:
         key = b"key-%d" % number
-        stack = MemoryStack()
-        stack.store(key, b"")
-        slot = next(slot for slot, position in enumerate(slots_of(stack.memories[0])) if position)
+        segments = MemorySegmentSet()
+        segments.store(key, b"")
+        slot = next(slot for slot, position in enumerate(slots_of(segments.memories[0])) if position)
         keys = by_slot.setdefault(slot, [])
         keys.append(key)
         if len(keys) == count:

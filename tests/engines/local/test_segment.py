@@ -39,7 +39,7 @@ from ephemera.engines.local._segment import (
     segment_bytes_for,
     slots_for,
 )
-from ephemera.engines.local._stack import FamilyRef
+from ephemera.engines.local._segment_set import FamilyRef
 from tests.engines.local import hostile
 from tests.engines.local.segments_in_memory import (
     FAMILY,
@@ -47,7 +47,7 @@ from tests.engines.local.segments_in_memory import (
     MORE,
     NOW_MS,
     Memory,
-    MemoryStack,
+    MemorySegmentSet,
     chain_of,
     colliding_keys,
     read_records,
@@ -83,17 +83,17 @@ State = dict[bytes, Row | None]
 def test_a_cut_shows_what_was_newest_when_it_was_made(
     work: list[list[Write]], bounds: list[tuple[bytes, bytes | None]]
 ) -> None:
-    stack = MemoryStack()
+    segments = MemorySegmentSet()
     state: State = {}
-    remembered: list[tuple[SegmentSnapshot, State]] = [(stack.snapshot(), {})]
+    remembered: list[tuple[SegmentSnapshot, State]] = [(segments.snapshot(), {})]
     for batch in work:
-        stack.write(batch)
+        segments.write(batch)
         for family, key, row in batch:
             state[pack_key(IDS[family.name], key)] = row
-        remembered.append((stack.snapshot(), dict(state)))
+        remembered.append((segments.snapshot(), dict(state)))
     for snapshot, expected in remembered:
         _compare(snapshot, expected, [(b"", None), *bounds])
-    assert [problem for segment in stack.all for problem in segment.problems()] == []
+    assert [problem for segment in segments.all for problem in segment.problems()] == []
 
 
 def _compare(snapshot: SegmentSnapshot, expected: State, bounds: list[tuple[bytes, bytes | None]]) -> None:
@@ -124,16 +124,16 @@ def _compare(snapshot: SegmentSnapshot, expected: State, bounds: list[tuple[byte
 def test_keys_that_begin_alike_are_in_order(
     prefix: bytes, keys: list[bytes], split: int, has_two_families: bool
 ) -> None:
-    stack = MemoryStack()
+    segments = MemorySegmentSet()
     state: State = {}
     for number, key in enumerate(keys):
         family = OTHER if has_two_families and number % 3 == 0 else FAMILY
         row = Row(b"%d" % number, NOW_MS)
-        stack.write([Write(family, prefix + key + b"\0" * (not prefix + key), row)])
+        segments.write([Write(family, prefix + key + b"\0" * (not prefix + key), row)])
         state[pack_key(IDS[family.name], prefix + key + b"\0" * (not prefix + key))] = row
         if number == split:
-            _chunk(stack.snapshot(), b"", None, is_reverse=False)  # what follows is merged into this
-    assert _chunk(stack.snapshot(), b"", None, is_reverse=False) == sorted(state.items())
+            _chunk(segments.snapshot(), b"", None, is_reverse=False)  # what follows is merged into this
+    assert _chunk(segments.snapshot(), b"", None, is_reverse=False) == sorted(state.items())
 
 
 @pytest.mark.parametrize(
@@ -160,19 +160,19 @@ def test_many_records_are_in_order(
     make_key: Callable[[random.Random], bytes], has_two_families: bool, split: int
 ) -> None:
     chance = random.Random(1)
-    stack = MemoryStack(1024 * 1024)
+    segments = MemorySegmentSet(1024 * 1024)
     state: State = {}
     for number in range(3_000):
         family = OTHER if has_two_families and number % 3 == 0 else FAMILY
         key, row = make_key(chance), Row(b"%d" % number, NOW_MS)
-        stack.write([Write(family, key, row)])
+        segments.write([Write(family, key, row)])
         state[pack_key(IDS[family.name], key)] = row
         if number == split:
-            early = stack.snapshot()
+            early = segments.snapshot()
             expected = sorted(state.items())
             assert _chunk(early, b"", None, is_reverse=False, keys_max=3_000) == expected
     assert _chunk(early, b"", None, is_reverse=True, keys_max=3_000) == expected[::-1]
-    assert _chunk(stack.snapshot(), b"", None, is_reverse=False, keys_max=3_000) == sorted(state.items())
+    assert _chunk(segments.snapshot(), b"", None, is_reverse=False, keys_max=3_000) == sorted(state.items())
 
 
 def _chunk(
@@ -187,31 +187,31 @@ def _chunk(
 
 
 def test_a_key_written_a_hundred_thousand_times_does_not_lengthen_its_slots_chain() -> None:
-    stack = MemoryStack(8 * 1024 * 1024)
+    segments = MemorySegmentSet(8 * 1024 * 1024)
     hot, neighbour = b"hot", b""
-    stack.store(hot, b"")
-    memory = stack.memories[0]
+    segments.store(hot, b"")
+    memory = segments.memories[0]
     slot = next(slot for slot, position in enumerate(slots_of(memory)) if position)
     for number in range(1_000_000):
         neighbour = b"%d" % number
-        stack.store(neighbour, b"quiet")
+        segments.store(neighbour, b"quiet")
         if len(chain_of(memory, slot)) == 2:
             break
     for number in range(100_000):
-        stack.store(hot, b"%d" % number)
-    assert len(stack.all) == 1
+        segments.store(hot, b"%d" % number)
+    assert len(segments.all) == 1
     assert len(chain_of(memory, slot)) == 2
-    assert stack.get(FAMILY, neighbour, NOW_MS) == b"quiet"
-    assert stack.get(FAMILY, hot, NOW_MS) == b"99999"
+    assert segments.get(FAMILY, neighbour, NOW_MS) == b"quiet"
+    assert segments.get(FAMILY, hot, NOW_MS) == b"99999"
 
 
 def test_checking_many_versions_of_one_key_costs_what_many_keys_cost() -> None:
     def nanoseconds(keys: list[bytes]) -> int:
-        stack = MemoryStack(8 * 1024 * 1024)
+        segments = MemorySegmentSet(8 * 1024 * 1024)
         for key in keys:
-            stack.store(key, b"")
+            segments.store(key, b"")
         start = elapsed_ns()
-        assert stack.all[0].problems() == []
+        assert segments.all[0].problems() == []
         return elapsed_ns() - start
 
     count = 15_000
@@ -219,18 +219,18 @@ def test_checking_many_versions_of_one_key_costs_what_many_keys_cost() -> None:
 
 
 def test_a_batch_that_cannot_be_written_is_never_seen_and_never_overwritten() -> None:
-    stack = MemoryStack()
-    stack.store(b"before", b"1")
+    segments = MemorySegmentSet()
+    segments.store(b"before", b"1")
     with pytest.raises((TypeError, ValueError)):
-        stack.write([Write(FAMILY, b"a", Row(b"1", NOW_MS)), Write(FAMILY, b"b", Row("2", NOW_MS))])  # type: ignore[arg-type]  # what a bug above would hand down
-    stack.store(b"after", b"2")
-    found = {key: stack.get(FAMILY, key, NOW_MS) for key in (b"before", b"a", b"b", b"after")}
+        segments.write([Write(FAMILY, b"a", Row(b"1", NOW_MS)), Write(FAMILY, b"b", Row("2", NOW_MS))])  # type: ignore[arg-type]  # what a bug above would hand down
+    segments.store(b"after", b"2")
+    found = {key: segments.get(FAMILY, key, NOW_MS) for key in (b"before", b"a", b"b", b"after")}
     assert found == {b"before": b"1", b"a": None, b"b": None, b"after": b"2"}
-    assert [segment.problems() for segment in stack.all] == [[], []]
+    assert [segment.problems() for segment in segments.all] == [[], []]
 
 
 def test_a_death_that_could_not_be_noted_is_told_again() -> None:
-    class Failing(MemoryStack):
+    class Failing(MemorySegmentSet):
         failures = 1
         noted = 0
 
@@ -241,40 +241,40 @@ def test_a_death_that_could_not_be_noted_is_told_again() -> None:
             self.noted += 1
             super().writer_died()
 
-    stack = Failing()
-    stack.store(b"a", b"1")
+    segments = Failing()
+    segments.store(b"a", b"1")
     # A thread that ends inside leaves the lock as a process that dies does.
     guards: list[LockGuard] = []
-    thread = threading.Thread(target=lambda: guards.append(stack.enter()))
+    thread = threading.Thread(target=lambda: guards.append(segments.enter()))
     thread.start()
     thread.join()
     with pytest.raises(CorruptStore):
-        stack.store(b"a", b"2")
-    stack.store(b"a", b"3")
-    assert stack.noted == 1
+        segments.store(b"a", b"2")
+    segments.store(b"a", b"3")
+    assert segments.noted == 1
 
 
 # --- recovery -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def small() -> MemoryStack:
+def small() -> MemorySegmentSet:
     """One segment with puts, deletions and batches."""
-    stack = MemoryStack()
+    segments = MemorySegmentSet()
     chance = random.Random(1)
     for number in range(12):
         key = KEYS[number % 5]
-        stack.store(key, chance.randbytes(number * 3))
+        segments.store(key, chance.randbytes(number * 3))
         if number % 3 == 0:
-            stack.write(
+            segments.write(
                 [
                     Write(FAMILY, KEYS[1], Row(b"batch %d" % number, NOW_MS, NOW_MS + number + 1)),
                     Write(FAMILY, KEYS[2], None),
                     Write(FAMILY, KEYS[3], Row(b"", NOW_MS)),
                 ]
             )
-    assert len(stack.all) == 1
-    return stack
+    assert len(segments.all) == 1
+    return segments
 
 
 def _recovered(memory: Memory, limit: int = 0) -> tuple[Segment, int]:
@@ -294,7 +294,7 @@ def _state(segment: Segment, end: int) -> dict[bytes, Row]:
 
 
 @pytest.mark.parametrize("filling", [0x00, 0xFF, 0x5A])
-def test_every_torn_tail_leaves_whole_batches(small: MemoryStack, filling: int) -> None:
+def test_every_torn_tail_leaves_whole_batches(small: MemorySegmentSet, filling: int) -> None:
     whole, segment = small.memories[0], small.all[0]
     states = states_by_batch_end(whole, segment.data_at, segment.position)
     for length in range(segment.data_at, segment.position + 1):
@@ -314,7 +314,7 @@ def test_every_torn_tail_leaves_whole_batches(small: MemoryStack, filling: int) 
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_no_flipped_byte_makes_other_data(small: MemoryStack, flip: int) -> None:
+def test_no_flipped_byte_makes_other_data(small: MemorySegmentSet, flip: int) -> None:
     whole, segment = small.memories[0], small.all[0]
     states = states_by_batch_end(whole, segment.data_at, segment.position)
     refused = cut_short = 0
@@ -338,7 +338,7 @@ def test_no_flipped_byte_makes_other_data(small: MemoryStack, flip: int) -> None
     assert cut_short == payload
 
 
-def test_recovery_stops_at_the_limit(small: MemoryStack) -> None:
+def test_recovery_stops_at_the_limit(small: MemorySegmentSet) -> None:
     whole, segment = small.memories[0], small.all[0]
     states = states_by_batch_end(whole, segment.data_at, segment.position)
     for limit in range(segment.data_at, segment.position + 9, 8):
@@ -348,23 +348,23 @@ def test_recovery_stops_at_the_limit(small: MemoryStack) -> None:
 
 
 def test_recovery_counts_the_records_that_it_keeps() -> None:
-    stack = MemoryStack()
-    stack.write([Write(FAMILY, b"a", None), Write(FAMILY, b"b", None)])
-    first, second = read_records(stack.memories[0], stack.all[0].data_at, stack.all[0].position)
-    torn = bytearray(stack.memories[0])
+    segments = MemorySegmentSet()
+    segments.write([Write(FAMILY, b"a", None), Write(FAMILY, b"b", None)])
+    first, second = read_records(segments.memories[0], segments.all[0].data_at, segments.all[0].position)
+    torn = bytearray(segments.memories[0])
     torn[second.position :] = bytes(len(torn) - second.position)
     end, _, records = Segment(torn, "copy", hash_seed=1).recover(0)
     assert (end, records) == (first.position, 0)
 
 
 def test_an_unfinished_batch_is_dropped_with_its_times() -> None:
-    stack = MemoryStack()
-    stack.store(b"a", b"1")
-    whole = stack.all[0].position
-    stack.write([Write(FAMILY, b"a", Row(b"2", NOW_MS + 9)), Write(FAMILY, b"b", None)])
-    first, second = read_records(stack.memories[0], whole, stack.all[0].position)
+    segments = MemorySegmentSet()
+    segments.store(b"a", b"1")
+    whole = segments.all[0].position
+    segments.write([Write(FAMILY, b"a", Row(b"2", NOW_MS + 9)), Write(FAMILY, b"b", None)])
+    first, second = read_records(segments.memories[0], whole, segments.all[0].position)
     assert (first.mark & MORE, second.mark & MORE) == (MORE, 0)
-    torn = bytearray(stack.memories[0])
+    torn = bytearray(segments.memories[0])
     torn[second.position :] = bytes(len(torn) - second.position)
     end, latest_ms, _ = Segment(torn, "copy", hash_seed=1).recover(0)
     assert (end, latest_ms) == (whole, NOW_MS)
@@ -372,7 +372,7 @@ def test_an_unfinished_batch_is_dropped_with_its_times() -> None:
 
 @pytest.mark.parametrize(("number", "salt"), [(2, 31), (1, 32), (31, 1)])
 def test_records_of_another_life_are_not_accepted(
-    small: MemoryStack, number: int, salt: int
+    small: MemorySegmentSet, number: int, salt: int
 ) -> None:
     memory = bytearray(small.memories[0])
     format_segment(memory, number=number, previous_head=0, salt=salt, created_ms=NOW_MS)
@@ -381,7 +381,7 @@ def test_records_of_another_life_are_not_accepted(
     assert _state(copy, end) == {}
 
 
-def test_records_at_another_position_are_not_accepted(small: MemoryStack) -> None:
+def test_records_at_another_position_are_not_accepted(small: MemorySegmentSet) -> None:
     segment = small.all[0]
     memory = bytearray(small.memories[0])
     length = segment.position - segment.data_at
@@ -399,7 +399,7 @@ def test_records_at_another_position_are_not_accepted(small: MemoryStack) -> Non
     assert end == first.end
 
 
-def test_a_stamp_is_read_back_and_a_damaged_one_counts_for_nothing(small: MemoryStack) -> None:
+def test_a_stamp_is_read_back_and_a_damaged_one_counts_for_nothing(small: MemorySegmentSet) -> None:
     memory = bytearray(small.memories[0])
     segment = Segment(memory, "copy", hash_seed=1)
     assert segment.read_stamp() == (0, 0)
@@ -411,7 +411,7 @@ def test_a_stamp_is_read_back_and_a_damaged_one_counts_for_nothing(small: Memory
         memory[at] ^= 1
 
 
-def test_an_image_of_a_segment_recovers_to_the_same(small: MemoryStack) -> None:
+def test_an_image_of_a_segment_recovers_to_the_same(small: MemorySegmentSet) -> None:
     segment = small.all[0]
     states = states_by_batch_end(small.memories[0], segment.data_at, segment.position)
     for limit, state in states.items():
@@ -425,13 +425,13 @@ def test_an_image_of_a_segment_recovers_to_the_same(small: MemoryStack) -> None:
 def test_there_is_no_image_of_less_than_the_index() -> None:
     done = run_python(
         """
-        from tests.engines.local.segments_in_memory import MemoryStack
-        stack = MemoryStack()
-        stack.store(b"a", b"1")
-        for limit in (0, 8, 64, 4096, stack.all[0].data_at - 8):
+        from tests.engines.local.segments_in_memory import MemorySegmentSet
+        segments = MemorySegmentSet()
+        segments.store(b"a", b"1")
+        for limit in (0, 8, 64, 4096, segments.all[0].data_at - 8):
             for _ in range(100):
                 try:
-                    stack.all[0].image(limit)
+                    segments.all[0].image(limit)
                 except ValueError:
                     continue
                 raise SystemExit(f"an image of {limit} bytes")
@@ -471,12 +471,12 @@ def test_a_record_damaged_after_a_scan_is_refused_by_the_next(offset: int) -> No
         import struct, sys
         from ephemera.core.errors import CorruptStore
         from tests.engines.local.hostile import guarded
-        from tests.engines.local.segments_in_memory import MemoryStack, read_records
-        stack = MemoryStack(8192, guarded)
-        while len(stack.all) < 2:
-            stack.store(b"%d" % len(stack.all), b"x" * 90)
-        memory, segment = stack.memories[1], stack.all[1]
-        snapshot = stack.snapshot()
+        from tests.engines.local.segments_in_memory import MemorySegmentSet, read_records
+        segments = MemorySegmentSet(8192, guarded)
+        while len(segments.all) < 2:
+            segments.store(b"%d" % len(segments.all), b"x" * 90)
+        memory, segment = segments.memories[1], segments.all[1]
+        snapshot = segments.snapshot()
         assert len(snapshot.chunk(b"", None, False, 99)) == 2
         for record in read_records(memory, segment.data_at, segment.position):
             memory[record.position + int(sys.argv[1])] = 0xff
@@ -493,24 +493,24 @@ def test_a_record_damaged_after_a_scan_is_refused_by_the_next(offset: int) -> No
 
 @pytest.mark.parametrize("head", [2**20, 2**63, 2**64 - 1])
 def test_a_head_beyond_the_memory_counts_as_its_end(head: int) -> None:
-    stack = MemoryStack()
-    stack.store(b"a", b"1")
-    struct.pack_into("<Q", stack.memories[0], 128, head)
-    assert stack.all[0].position == len(stack.memories[0])
-    assert stack.get(FAMILY, b"a", NOW_MS) == b"1"
-    stack.store(b"b", b"2")
-    assert len(stack.all) == 2
+    segments = MemorySegmentSet()
+    segments.store(b"a", b"1")
+    struct.pack_into("<Q", segments.memories[0], 128, head)
+    assert segments.all[0].position == len(segments.memories[0])
+    assert segments.get(FAMILY, b"a", NOW_MS) == b"1"
+    segments.store(b"b", b"2")
+    assert len(segments.all) == 2
 
 
 @pytest.mark.parametrize("head", [0, 8, 4096])
 def test_a_head_before_the_records_is_refused(head: int) -> None:
-    stack = MemoryStack()
-    stack.store(b"a", b"1")
-    memory, segment = stack.memories[0], stack.all[0]
+    segments = MemorySegmentSet()
+    segments.store(b"a", b"1")
+    memory, segment = segments.memories[0], segments.all[0]
     struct.pack_into("<Q", memory, 128, head)
     header = bytes(memory[:64])
     with contextlib.suppress(CorruptStore):
-        stack.store(b"b", b"2")
+        segments.store(b"b", b"2")
     assert bytes(memory[:64]) == header
     with contextlib.suppress(CorruptStore):
         assert 0 <= segment.records_bytes <= len(memory)
@@ -529,9 +529,9 @@ def test_memory_too_small_for_a_segment_is_refused(size: int) -> None:
     [(32, 0), (32, 3), (32, 2**62), (32, 2**63), (32, 4096), (24, 0), (24, 100), (24, 2**64 - 1)],
 )
 def test_a_header_that_lies_with_a_good_checksum_is_refused_or_harmless(at: int, word: int) -> None:
-    stack = MemoryStack()
-    stack.store(b"a", b"1")
-    memory = bytearray(stack.memories[0])
+    segments = MemorySegmentSet()
+    segments.store(b"a", b"1")
+    memory = bytearray(segments.memories[0])
     memory[at : at + 8] = struct.pack("<Q", word)
     memory[12:16] = struct.pack("<I", crc32c(bytes(memory[16:64])))
     with contextlib.suppress(CorruptStore):
@@ -541,18 +541,18 @@ def test_a_header_that_lies_with_a_good_checksum_is_refused_or_harmless(at: int,
 
 
 def test_a_chain_that_loops_is_refused() -> None:
-    stack = MemoryStack()
+    segments = MemorySegmentSet()
     for key in COLLIDING[:3]:
-        stack.store(key, b"1")
-    memory = stack.memories[0]
+        segments.store(key, b"1")
+    memory = segments.memories[0]
     newest, middle, oldest = chain_of(memory, SLOT)
     struct.pack_into("<I", memory, oldest, middle // 8)
     with pytest.raises(CorruptStore, match="end"):
-        stack.get(FAMILY, COLLIDING[3], NOW_MS)
-    assert stack.get(FAMILY, COLLIDING[2], NOW_MS) == b"1"
+        segments.get(FAMILY, COLLIDING[3], NOW_MS)
+    assert segments.get(FAMILY, COLLIDING[2], NOW_MS) == b"1"
     # A writer that walks the same chain neither hangs nor loses its record.
-    stack.store(COLLIDING[3], b"new")
-    assert stack.get(FAMILY, COLLIDING[3], NOW_MS) == b"new"
+    segments.store(COLLIDING[3], b"new")
+    assert segments.get(FAMILY, COLLIDING[3], NOW_MS) == b"new"
     assert newest != middle
 
 
@@ -652,18 +652,18 @@ def test_a_row_under_another_key_or_cut_short_is_refused() -> None:
 @given(st.lists(st.just(NEVER_MS) | st.integers(1, 40), max_size=300), st.integers(0, 300))
 @settings(max_examples=100)
 def test_the_heap_of_deadlines_is_a_sorted_list(deadlines: list[int], followed: int) -> None:
-    stack = MemoryStack(64 * 1024)
-    stack.store(b"first", b"")
-    heap = SegmentDeadlines(stack.all[0])
+    segments = MemorySegmentSet(64 * 1024)
+    segments.store(b"first", b"")
+    heap = SegmentDeadlines(segments.all[0])
     expected = []
     for number, deadline_ms in enumerate(deadlines):
-        position = stack.all[0].position
-        stack.store(b"%d" % (number % 7), b"", deadline_ms)
+        position = segments.all[0].position
+        segments.store(b"%d" % (number % 7), b"", deadline_ms)
         if deadline_ms != NEVER_MS:
             expected.append((deadline_ms, position))
         if number == followed:
             heap.follow()
-    stack.delete(FAMILY, b"0")
+    segments.delete(FAMILY, b"0")
     heap.follow()
     heap.follow()
     assert len(heap) == len(expected)
@@ -678,17 +678,17 @@ def test_the_heap_of_deadlines_is_a_sorted_list(deadlines: list[int], followed: 
 
 @pytest.mark.parametrize("is_recovered", [False, True])
 def test_deadlines_are_followed_from_the_first_record_that_has_one(is_recovered: bool) -> None:
-    stack = MemoryStack(64 * 1024)
-    stack.store(b"without", b"")
-    segment = stack.all[0]
+    segments = MemorySegmentSet(64 * 1024)
+    segments.store(b"without", b"")
+    segment = segments.all[0]
     heap = SegmentDeadlines(segment)
     heap.follow()
     assert (heap.next_ms, first_deadline(segment)) == (NEVER_MS, 0)
-    stack.store(b"without", b"")
+    segments.store(b"without", b"")
     first = segment.position
-    stack.store(b"with", b"", 5)
-    stack.store(b"without", b"")
-    stack.store(b"with", b"", 3)
+    segments.store(b"with", b"", 5)
+    segments.store(b"without", b"")
+    segments.store(b"with", b"", 3)
     if is_recovered:
         segment.recover(0)
         heap = SegmentDeadlines(segment)
@@ -698,15 +698,15 @@ def test_deadlines_are_followed_from_the_first_record_that_has_one(is_recovered:
 
 @pytest.mark.parametrize("at", [1, 8, 4096, 2**63, 2**64 - 8])
 def test_a_damaged_first_deadline_is_refused_or_harmless(at: int) -> None:
-    stack = MemoryStack(64 * 1024)
-    stack.store(b"key", b"value", 5)
-    memory = stack.memories[0]
+    segments = MemorySegmentSet(64 * 1024)
+    segments.store(b"key", b"value", 5)
+    memory = segments.memories[0]
     memory[FIRST_DEADLINE_AT : FIRST_DEADLINE_AT + 8] = at.to_bytes(8, "little")
-    heap = SegmentDeadlines(stack.all[0])
+    heap = SegmentDeadlines(segments.all[0])
     with contextlib.suppress(CorruptStore):
         heap.follow()
     assert len(heap) == 0
-    assert stack.get(FAMILY, b"key", 0) == b"value"
+    assert segments.get(FAMILY, b"key", 0) == b"value"
 
 
 def first_deadline(segment: Segment) -> int:
@@ -733,35 +733,35 @@ def test_a_segment_is_as_large_as_usual_or_holds_its_records(needed: int, usual:
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=1_900), all_rows), min_size=1, max_size=9))
 @settings(max_examples=50)
 def test_a_batch_has_room_in_the_segment_that_it_gets(batch: list[tuple[bytes, Row]]) -> None:
-    stack = MemoryStack()
-    stack.write([Write(FAMILY, key, row) for key, row in batch])
-    assert stack.all[0].position <= len(stack.memories[0])
-    assert stack.all[0].problems() == []
+    segments = MemorySegmentSet()
+    segments.write([Write(FAMILY, key, row) for key, row in batch])
+    assert segments.all[0].position <= len(segments.memories[0])
+    assert segments.all[0].problems() == []
 
 
 def test_a_huge_value_gets_a_segment_of_its_own_size() -> None:
-    stack = MemoryStack()
-    stack.store(b"small", b"1")
-    stack.store(b"huge", b"x" * 1_000_000)
-    stack.store(b"small", b"2")
-    assert len(stack.all) == 2
-    assert len(stack.memories[0]) < 1_100_000
-    assert stack.get(FAMILY, b"huge", NOW_MS) == b"x" * 1_000_000
-    assert stack.get(FAMILY, b"small", NOW_MS) == b"2"
-    assert [segment.problems() for segment in stack.all] == [[], []]
+    segments = MemorySegmentSet()
+    segments.store(b"small", b"1")
+    segments.store(b"huge", b"x" * 1_000_000)
+    segments.store(b"small", b"2")
+    assert len(segments.all) == 2
+    assert len(segments.memories[0]) < 1_100_000
+    assert segments.get(FAMILY, b"huge", NOW_MS) == b"x" * 1_000_000
+    assert segments.get(FAMILY, b"small", NOW_MS) == b"2"
+    assert [segment.problems() for segment in segments.all] == [[], []]
 
 
 @given(st.lists(st.integers(1, 40) | st.none(), max_size=200))
 @settings(max_examples=100)
 def test_deadlines_that_come_between_are_in_order(steps: list[int | None]) -> None:
     """A number is a record with that deadline; for none the earliest is taken."""
-    stack = MemoryStack(64 * 1024)
-    stack.store(b"first", b"")
-    heap = SegmentDeadlines(stack.all[0])
+    segments = MemorySegmentSet(64 * 1024)
+    segments.store(b"first", b"")
+    heap = SegmentDeadlines(segments.all[0])
     waiting: list[int] = []
     for number, deadline_ms in enumerate(steps):
         if deadline_ms is not None:
-            stack.store(b"%d" % number, b"", deadline_ms)
+            segments.store(b"%d" % number, b"", deadline_ms)
             heap.follow()
             heapq.heappush(waiting, deadline_ms)
         elif waiting:

@@ -53,7 +53,7 @@ cdef struct Found:
     # A record and where it lies.
     Record *record
     uint64_t position
-    Py_ssize_t index         # of its segment in a stack
+    Py_ssize_t index         # of its segment in a segment set
 
 
 cdef inline uint64_t aligned(uint64_t size) noexcept nogil:

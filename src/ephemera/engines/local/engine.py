@@ -49,7 +49,7 @@ from ephemera.engines.local._control import CLOCK_OFFSET_AT, CONTROL_BYTES, Cont
 from ephemera.engines.local._lock_file import close_inherited
 from ephemera.engines.local._scan import Scan
 from ephemera.engines.local._segment import Segment
-from ephemera.engines.local._stack import FamilyRef
+from ephemera.engines.local._segment_set import FamilyRef
 from ephemera.engines.local.attachment import Attachment
 from ephemera.engines.local.backup import copy_state
 from ephemera.engines.local.base_tier import (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.keyvalue import family_dropped
-from ephemera.engines.local._stack import FamilyRef
+from ephemera.engines.local._segment_set import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseWrite, ReadTransaction
 
 _FAMILY = b"family:"

@@ -22,7 +22,7 @@ from ephemera.core.nonblocking import is_nonblocking
 from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control
 from ephemera.engines.local._segment import Segment, format_segment, segment_bytes_for
-from ephemera.engines.local._stack import SegmentStack
+from ephemera.engines.local._segment_set import SegmentSet
 from ephemera.engines.local.base_tier import BaseTier
 from ephemera.engines.local.files import Files, Mapped
 from ephemera.engines.local.layout import Layout
@@ -43,8 +43,8 @@ KEPT_BYTES = 64 * 1024 * 1024
 """How much a store that nobody else has open keeps mapped of the segments that were applied."""
 
 
-class Segments(SegmentStack):
-    """The stack of segments, with the slow work that its operations need now and then."""
+class Segments(SegmentSet):
+    """The segment set, with the slow work that its operations need now and then."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Segments(SegmentStack):
         # Together: an interrupt in between would leave a gap, and older versions behind it.
         self._mapped, self._kept = mapped, kept
         self.has_backlog = len(mapped) - bool(active) >= SEGMENTS_WAITING_MAX
-        # Before the stack is shown: a reader that misses in these segments must find in the base
+        # Before the segment set is published: a reader that misses in these segments must find in the base
         # tier all that was in those that are gone.
         self._base.renew()
         self.reader, self.generation = self._base.reader, self._base.file.generation

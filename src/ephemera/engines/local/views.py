@@ -20,7 +20,7 @@ from ephemera.engines.local._control import LockGuard
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import Scan, ViewTransaction
 from ephemera.engines.local._segment import BELOW, SegmentSnapshot
-from ephemera.engines.local._stack import FamilyRef
+from ephemera.engines.local._segment_set import FamilyRef
 from ephemera.engines.local.base_tier import BaseFile, BaseTier, lmdb_errors
 from ephemera.engines.local.families import Families
 from ephemera.engines.local.segments import Segments

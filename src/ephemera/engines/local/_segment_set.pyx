@@ -163,7 +163,7 @@ cdef inline int _check_family(FamilyRef family) except -1:
     return 0
 
 
-cdef inline bint _acquire_writer(SegmentStack stack) except -1:
+cdef inline bint _acquire_writer(SegmentSet stack) except -1:
     """Acquire the writer lock, and return whether it is inconsistent.
 
     The base tier's generation does not change while anybody holds it. If it changed before, the new one
@@ -179,7 +179,7 @@ cdef inline bint _acquire_writer(SegmentStack stack) except -1:
         stack.refresh()
 
 
-cdef class SegmentStack(CompiledAccess):
+cdef class SegmentSet(CompiledAccess):
     """The segments of a store as this process sees them, newest first, and the operations on them.
 
     `reader` looks below them, in the base tier; `commit` syncs the first. A subclass supplies what an operation rarely needs:

@@ -19,7 +19,7 @@ class FamilyRef:
         self, name: str, id: int, default_ttl_ms: int | None, first_id: int = 0
     ) -> None: ...
 
-class SegmentStack(CompiledAccess):
+class SegmentSet(CompiledAccess):
     control: Control
     segments: list[Segment]
     lock_timeout: float
