@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint64_t
 from ephemera.core._access cimport Slice
 from ephemera.engines.local._lmdb cimport DEPTH_MAX, Node
 from ephemera.engines.local._mapping cimport Mapping
-from ephemera.engines.local._signs cimport Signs
+from ephemera.engines.local._branch_cache cimport BranchCache
 
 cdef enum Look:
     ABSENT
@@ -15,12 +15,12 @@ cdef class Tree:
     cdef object txn
     cdef object __weakref__
     cdef Mapping mapping
-    cdef readonly Signs signs
+    cdef readonly BranchCache cache
     cdef uint64_t state, root, pages, page_bytes
     cdef readonly bint is_sure          # whether the tree was found
 
     cdef Look find(self, const char *key, Py_ssize_t size, Slice *value) noexcept
-    cdef bint _has_signs(self, Signs learned)
+    cdef bint _has_cache(self, BranchCache learned)
     cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *prefetched) noexcept
     cdef void _prefetch_leaf(self, uint64_t leads) noexcept
     cdef Look _find_from(

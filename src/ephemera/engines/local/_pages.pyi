@@ -3,7 +3,7 @@ from typing import Self
 import lmdb
 
 from ephemera.engines.local._mapping import Mapping
-from ephemera.engines.local._signs import Signs
+from ephemera.engines.local._branch_cache import BranchCache
 
 class Tree:
     def __init__(
@@ -12,10 +12,10 @@ class Tree:
         mapping: Mapping,
         file_bytes: int,
         name: bytes,
-        learned: Signs | None = None,
+        learned: BranchCache | None = None,
     ) -> None: ...
     @property
-    def signs(self) -> Signs | None: ...
+    def cache(self) -> BranchCache | None: ...
     @property
     def is_sure(self) -> bool: ...
     def get(self, key: bytes) -> bytes | None: ...

@@ -19,8 +19,8 @@ from ephemera.engines.local._lmdb cimport (
     STATE_AT, TREE_BYTES, count_nodes, find_node, flags_of, page_below, u16, u32, u64,
 )
 from ephemera.engines.local._mapping cimport LINE_BYTES, eph_prefetch
-from ephemera.engines.local._signs cimport (
-    NO_SIGN, PART_BITS, PARTS, Signs, middles_in, page_in, part_bytes,
+from ephemera.engines.local._branch_cache cimport (
+    NO_LINK, PART_BITS, PARTS, BranchCache, middles_in, page_in, part_bytes,
 )
 
 import sys
@@ -44,14 +44,14 @@ cdef bint IS_FORMAT_OURS = sys.byteorder == "little" and sizeof(void *) == 8
 cdef class Tree:
     """The tree of a name, as a read transaction sees it, which this keeps open.
 
-    `mapping` is the file, which has `file_bytes` now. `learned` are the signs of an earlier tree of this
+    `mapping` is the file, which has `file_bytes` now. `learned` is the cache of an earlier tree of this
     file and name, and serve this one too if nothing was written since. What `find` finds stays where it is
     until this goes, or the transaction is ended.
     """
 
     def __init__(
         self, txn, Mapping mapping not None, uint64_t file_bytes, bytes name not None,
-        Signs learned=None
+        BranchCache learned=None
     ):
         cdef uint64_t names_root = 0
         cdef const char *start = <const char *> mapping.start
@@ -68,7 +68,7 @@ cdef class Tree:
             names_root, 0, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name) + 1, &found
         ) == PRESENT and found.size == TREE_BYTES:
             self.root = u64(found.start + TREE_BYTES - 8)
-            self.is_sure = self.root == NOWHERE or self._has_signs(learned)
+            self.is_sure = self.root == NOWHERE or self._has_cache(learned)
 
     def get(self, bytes key not None):
         """What is stored of a key, or None. Raises ValueError where only LMDB can say."""
@@ -95,24 +95,24 @@ cdef class Tree:
         return self._find_from(number, prefetched, key, size, value)
 
     cdef uint64_t _leaf(self, const char *key, Py_ssize_t size, int *prefetched) noexcept:
-        """The number of the leaf for a key, or of a branch above it that the signs do not go beyond; and how many
+        """The number of the leaf for a key, or of a branch above it that the cache does not reach beyond; and how many
         steps of a search there are on their way from memory."""
-        cdef uint64_t sign = 0, leads = self.root
+        cdef uint64_t link = 0, leads = self.root
         cdef const char *page
         cdef int depth
         for depth in range(DEPTH_MAX):
-            leads = self.signs.follow(&sign, key, size)
+            leads = self.cache.follow(&link, key, size)
             if middles_in(leads):
                 prefetched[0] = STEPS_OF_MIDDLES
                 self._prefetch_leaf(leads)
                 break
             page = self._page(leads)
-            if sign == NO_SIGN or page == NULL:
+            if link == NO_LINK or page == NULL:
                 break
             if not flags_of(page) & BRANCH:
-                self.signs.note_leaf(sign, page, self.page_bytes)
+                self.cache.note_leaf(link, page, self.page_bytes)
                 break
-            if not self.signs.learn(sign, page, self.page_bytes):
+            if not self.cache.learn(link, page, self.page_bytes):
                 break
         return page_in(leads)
 
@@ -128,12 +128,12 @@ cdef class Tree:
             eph_prefetch(page + (middles & (PARTS - 1)) * part_bytes(self.page_bytes))
             middles >>= PART_BITS
 
-    cdef bint _has_signs(self, Signs learned):
+    cdef bint _has_cache(self, BranchCache learned):
         if learned is not None and learned.state == self.state:
-            self.signs = learned
+            self.cache = learned
             return True
-        self.signs = Signs()
-        return self.signs.begin(self.state, self.root)
+        self.cache = BranchCache()
+        return self.cache.begin(self.state, self.root)
 
     cdef bint _read_meta(self, const char *page, uint64_t *names_root) noexcept:
         cdef char meta[META_BYTES]

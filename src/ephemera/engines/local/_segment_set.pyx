@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The stack: all segments of a store as one process sees them, and the operations on them.
+"""The segment set: all segments of a store as one process sees them, and the operations on them.
 
 The hot paths are here, from arguments that were checked to the mapped bytes and back. A read compares
 one word of the control page and walks; a write takes the writer's lock, compares again, appends and
@@ -113,7 +113,7 @@ cdef inline RowHead _times(int64_t written_ms, int64_t deadline_ms, int64_t idle
 cdef bint _find(
     list segments, uint64_t hash_seed, uint32_t family, Slice key, Found *found
 ) except -1:
-    """The newest published version of a key in a stack of segments, newest first; whether there is one."""
+    """The newest published version of a key in a set of segments, newest first; whether there is one."""
     cdef uint16_t size = <uint16_t> key.size
     cdef uint64_t hash = eph_hash(hash_seed, family, key.start, size)
     cdef Segment segment
@@ -163,7 +163,7 @@ cdef inline int _check_family(FamilyRef family) except -1:
     return 0
 
 
-cdef inline bint _acquire_writer(SegmentSet stack) except -1:
+cdef inline bint _acquire_writer(SegmentSet segments) except -1:
     """Acquire the writer lock, and return whether it is inconsistent.
 
     The base tier's generation does not change while anybody holds it. If it changed before, the new one
@@ -172,11 +172,11 @@ cdef inline bint _acquire_writer(SegmentSet stack) except -1:
     """
     cdef bint is_inconsistent
     while True:
-        is_inconsistent = stack.control.writer.acquire(stack.lock_timeout)
-        if eph_load64(&stack.control.page.base) == stack.generation:
+        is_inconsistent = segments.control.writer.acquire(segments.lock_timeout)
+        if eph_load64(&segments.control.page.base) == segments.generation:
             return is_inconsistent
-        stack.control.writer.release()
-        stack.refresh()
+        segments.control.writer.release()
+        segments.refresh()
 
 
 cdef class SegmentSet(CompiledAccess):

@@ -53,7 +53,7 @@ from ephemera.engines.local._scan import (
     ViewTransaction,
     keep_for_ever,
 )
-from ephemera.engines.local._signs import Signs
+from ephemera.engines.local._branch_cache import BranchCache
 from ephemera.engines.local.files import (
     Files,
     allocate,
@@ -309,7 +309,7 @@ class BaseFile(Closable):
         self.path = path
         self.generation = generation
         self._mapping: Mapping | None = None
-        self._learned: Signs | None = None
+        self._learned: BranchCache | None = None
         # No function of Python is called at the end, so no interrupt comes before its work is done.
         self._user = weakref.ref(self, _released.append)
 
@@ -365,7 +365,7 @@ class BaseFile(Closable):
         """The rows as they are now, and as they stay for whoever has this; None where they are not mapped."""
         tree = self.tree(self._begin())
         if tree is not None:
-            self._learned = tree.signs
+            self._learned = tree.cache
         return tree
 
     def tree(self, txn: ReadTransaction) -> Tree | None:

@@ -1,4 +1,4 @@
-"""Signs lead where the branches of a tree lead, whatever its keys are like."""
+"""BranchCache lead where the branches of a tree lead, whatever its keys are like."""
 
 from __future__ import annotations
 
@@ -94,15 +94,15 @@ def test_what_was_learned_serves_until_something_is_written(
     file = engine_of(store)._base.file
     first = file.pin()
     assert first is not None
-    assert first.signs is not None
+    assert first.cache is not None
     again = file.pin()
     assert again is not None
-    assert again.signs is first.signs
+    assert again.cache is first.cache
     store.put_many({f"{number:06}": "new" for number in range(0, 2_000, 2)})
     store.checkpoint()
     later = file.pin()
     assert later is not None
-    assert later.signs is not first.signs
+    assert later.cache is not first.cache
     assert {store.get(f"{number:06}") for number in range(0, 2_000, 2)} == {b"new"}
 
 

@@ -1,15 +1,15 @@
-# Where the branches of a tree lead, for compiled callers. See _signs.pyx.
+# Where the branches of a tree lead, for compiled callers. See _branch_cache.pyx.
 from libc.stdint cimport uint64_t
 
 cdef enum:
-    NO_SIGN = 1     # where no sign is: they are aligned
-    COUNT_AT = 40   # the bits of a sign from there on, up to the last
+    NO_LINK = 1     # where no link is: they are aligned
+    COUNT_AT = 40   # the bits of a link from there on, up to the last
     PART_BITS = 6
     PARTS = 64      # of a page, to say where a node lies
 
 
 cdef inline uint64_t page_in(uint64_t leads) noexcept nogil:
-    """The number of the page that a sign leads to."""
+    """The number of the page that a link leads to."""
     return leads & ((<uint64_t> 1 << COUNT_AT) - 1)
 
 
@@ -22,13 +22,13 @@ cdef inline uint64_t part_bytes(uint64_t page_bytes) noexcept nogil:
     return page_bytes // PARTS
 
 
-cdef class Signs:
+cdef class BranchCache:
     cdef char *start
     cdef uint64_t state, size, room
     cdef bint is_full
 
     cdef bint begin(self, uint64_t state, uint64_t root) noexcept
-    cdef uint64_t follow(self, uint64_t *sign, const char *key, Py_ssize_t size) noexcept
-    cdef void note_leaf(self, uint64_t sign, const char *page, uint64_t page_bytes) noexcept
-    cdef bint learn(self, uint64_t sign, const char *page, uint64_t page_bytes) noexcept
+    cdef uint64_t follow(self, uint64_t *link, const char *key, Py_ssize_t size) noexcept
+    cdef void note_leaf(self, uint64_t link, const char *page, uint64_t page_bytes) noexcept
+    cdef bint learn(self, uint64_t link, const char *page, uint64_t page_bytes) noexcept
     cdef bint _make_room(self, uint64_t size) noexcept
