@@ -10,7 +10,7 @@ from operator import itemgetter
 from ephemera.core._block import InterruptSafeContext
 from ephemera.core.arguments import check_durable
 from ephemera.core.errors import InvalidArgument
-from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, WriteTransaction, Write
+from ephemera.core.keyvalue import Change, FamilyRef, KeyValue, Range, Write, WriteTransaction
 from ephemera.core.row import Row
 from ephemera.keyspace import Keyspace
 from ephemera.snapshot import Frozen

@@ -197,7 +197,7 @@ def based(tmp_path: Path) -> Image:
         store.checkpoint()
         clock.advance(1.5)
         store.purge_expired()
-        store.put("untold", "3", ttl=0.1)
+        store.put("undelivered", "3", ttl=0.1)
         clock.advance(1)
         store.checkpoint()
         states = [contents_of(store)]

@@ -93,10 +93,11 @@ def test_whoever_handles_an_interrupt_can_go_on_with_the_store(
 
 
 def lay_dead(store: Store, number: int) -> set[bytes]:
-    """Keys that are dead and untold, in every place where there can be any; half of them were written again."""
+    """Keys that are dead and undelivered, in every place where there can be any; half of them were written again."""
     assert isinstance(store.clock, ManualClock)
     keys = [
-        f"{number} {place}" for place in ("untold", "below", "below again", "above", "above again")
+        f"{number} {place}"
+        for place in ("undelivered", "below", "below again", "above", "above again")
     ]
     store.put(keys[0], "1", ttl=1)
     store.clock.advance(2)
@@ -123,7 +124,7 @@ def test_an_interrupt_costs_no_death_but_the_one_that_is_being_told(
         moments.interrupt(act, store)
         store.purge_expired()
         missing = keys - told.keys()
-        assert len(missing) <= ("_tell" in moments.callers), moments.place
+        assert len(missing) <= ("_deliver" in moments.callers), moments.place
         assert all(told[key] <= 1 for key in keys), moments.place
     assert moments.count > 30
 
@@ -144,7 +145,7 @@ def test_an_interrupt_of_what_the_background_does_for_others_costs_no_more(store
         store.clock.advance(2)
         moments.interrupt(telling.announce, store.clock.now_ms())
         telling.announce(store.clock.now_ms())
-        assert told[below] + told[above] >= 2 - ("_tell" in moments.callers), moments.place
+        assert told[below] + told[above] >= 2 - ("_deliver" in moments.callers), moments.place
         assert max(told[below], told[above]) == 1, moments.place
     assert moments.count > 30
 

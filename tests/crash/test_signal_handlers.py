@@ -155,7 +155,7 @@ LOCKS: dict[str, Callable[[LocalEngine], BoundedLock]] = {
     "refreshing": lambda engine: engine._segments.refreshing,
     "making": lambda engine: engine._segments.making,
     "renewing": lambda engine: engine._base._renewing,
-    "picking": lambda engine: engine._expiry.picking,
+    "collecting": lambda engine: engine._expiry.collecting,
     "opening": lambda engine: base_tier._opening,
 }
 

@@ -614,7 +614,9 @@ class MemoryEngine:
             self.purge_expired(limit=None, batch=SWEEP_KEYS_MAX)
         except StoreClosed:
             return None
-        except EphemeraError:  # a transaction holds the writer lock: the wait for it was pause enough
+        except (
+            EphemeraError
+        ):  # a transaction holds the writer lock: the wait for it was pause enough
             return 0.0
         with self._lock:
             if not self._deadlines.heap:

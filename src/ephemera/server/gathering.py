@@ -25,10 +25,10 @@ from ephemera.core.keyvalue import (
     Gathers,
     KeyValue,
     Range,
-    WriteTransaction,
     Underway,
     View,
     Write,
+    WriteTransaction,
 )
 from ephemera.core.row import Row
 

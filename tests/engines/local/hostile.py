@@ -21,9 +21,9 @@ from ephemera.core.row import Row
 from ephemera.engines.local._base import pack_key
 from ephemera.engines.local._segment import (
     HEADER_BYTES,
-    SegmentSnapshot,
     Segment,
     SegmentDeadlines,
+    SegmentSnapshot,
     crc32c,
 )
 from tests.engines.local.segments_in_memory import (
@@ -91,7 +91,9 @@ def damage(memory: memoryview, segment: Segment, chance: random.Random) -> None:
 
 def read_everything(segments: MemorySegmentSet, chance: random.Random) -> None:
     """Every way to read; each may refuse."""
-    snapshot = SegmentSnapshot(segments.all, [chance.choice([s.position, s.data_at, 2**64 - 1]) for s in segments.all])
+    snapshot = SegmentSnapshot(
+        segments.all, [chance.choice([s.position, s.data_at, 2**64 - 1]) for s in segments.all]
+    )
     start, end = sorted(pack_key(1, chance.choice(KEYS)) for _ in range(2))
     ways: list[Callable[[], object]] = [
         lambda: [segments.get(FAMILY, key, NOW_MS) for key in KEYS],

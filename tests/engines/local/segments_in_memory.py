@@ -160,7 +160,9 @@ def colliding_keys(count: int) -> tuple[int, list[bytes]]:
         key = b"key-%d" % number
         segments = MemorySegmentSet()
         segments.store(key, b"")
-        slot = next(slot for slot, position in enumerate(slots_of(segments.memories[0])) if position)
+        slot = next(
+            slot for slot, position in enumerate(slots_of(segments.memories[0])) if position
+        )
         keys = by_slot.setdefault(slot, [])
         keys.append(key)
         if len(keys) == count:

@@ -526,7 +526,7 @@ def test_a_backup_carries_families_deadlines_and_the_untold(
 ) -> None:
     store = open_store()
     store.family("codes", default_ttl=300).put("a", "1")
-    store.put("untold", "2", ttl=1)
+    store.put("undelivered", "2", ttl=1)
     clock.advance(1)
     store.checkpoint()
     store.put("above", "3", ttl=60)

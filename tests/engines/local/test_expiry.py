@@ -600,10 +600,12 @@ def test_between_slices_of_the_dead_other_threads_read_and_write(
         return found
 
     monkeypatch.setattr(engine._segments, "pop_dead", pop_some)
-    engine._expiry.pick(clock.now_ms())
+    engine._expiry.collect(clock.now_ms())
     assert (max(taken), sum(taken)) == (7, 200)
     assert store.get("other") == b"+" * len(taken)
-    assert [dead.key for dead in engine._expiry._picked] == [b"dead %03d" % n for n in range(100)]
+    assert [dead.key for dead in engine._expiry._collected] == [
+        b"dead %03d" % n for n in range(100)
+    ]
 
 
 def test_a_slice_of_large_values_is_short(
@@ -612,9 +614,9 @@ def test_a_slice_of_large_values_is_short(
     monkeypatch.setattr(expiry, "LOOKS_AT_ONCE", 12)
     store.put_many({b"%d" % number: b"v" * 10_000 for number in range(5)}, ttl=1)
     clock.advance(2)
-    upcoming = engine_of(store)._expiry._upcoming
-    upcoming.follow()
-    assert [len(dead) for dead in upcoming.pop_dead(clock.now_ms())] == [4, 1]
+    queue = engine_of(store)._expiry._queue
+    queue.follow()
+    assert [len(dead) for dead in queue.pop_dead(clock.now_ms())] == [4, 1]
 
 
 def move_to_base(store: Store, now_ms: int) -> None:
@@ -645,9 +647,9 @@ def test_a_key_that_was_renewed_is_not_told_dead_when_its_segments_are_retired_b
         return found
 
     monkeypatch.setattr(engine._segments, "pop_dead", pop_some)
-    engine._expiry.pick(clock.now_ms())
+    engine._expiry.collect(clock.now_ms())
     assert len(slices) > 1
-    assert [dead.key for dead in engine._expiry._picked] == [b"dead %02d" % n for n in range(10)]
+    assert [dead.key for dead in engine._expiry._collected] == [b"dead %02d" % n for n in range(10)]
     assert store.get("renewed") == b"new"
 
 
@@ -677,7 +679,7 @@ def test_a_listener_that_goes_keeps_no_retired_segment(store: Store, clock: Manu
     telling.announce(clock.now_ms())
     store.checkpoint()
     telling.stop_announcing()
-    assert telling._upcoming.followed == []
+    assert telling._queue.followed == []
 
 
 def test_a_key_replaced_by_a_row_whose_write_time_is_ahead_did_not_die(
@@ -773,20 +775,20 @@ def test_a_purge_that_somebody_begins_to_listen_beside_tells_nobody_twice(
     store.checkpoint()
     clock.advance(1)
     telling = engine_of(store)._expiry
-    picking = telling.picking
+    collecting = telling.collecting
 
     class Announcing:
         """The lock, which somebody else had just before."""
 
         def __enter__(self) -> None:
-            telling.picking = picking
+            telling.collecting = collecting
             telling.announce(clock.now_ms())
-            picking.acquire()
+            collecting.acquire()
 
         def __exit__(self, *_: object) -> None:
-            picking.release()
+            collecting.release()
 
-    monkeypatch.setattr(telling, "picking", Announcing())
+    monkeypatch.setattr(telling, "collecting", Announcing())
     assert telling._purge_batch(clock.now_ms(), 10, 10) == (0, True)
     assert telling._purge_batch(clock.now_ms(), 10, 10) == (1, False)
     assert keys_of(events) == [b"below"]

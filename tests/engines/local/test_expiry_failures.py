@@ -20,7 +20,7 @@ from ephemera.core.row import NEVER_MS
 from ephemera.engines.local import checkpoint, engine
 from ephemera.engines.local.base_tier import BaseWrite
 from ephemera.engines.local.checkpoint import apply_segments
-from ephemera.engines.local.expiry import Upcoming
+from ephemera.engines.local.expiry import SegmentExpiryQueue
 from tests.engines.local.stores import base_file, crash_copy, engine_of, keys_of, wait_until
 
 
@@ -72,17 +72,19 @@ def test_another_process_may_compact_in_the_middle_of_telling(
     store.checkpoint()
     store.put("above", "2", ttl=1)
     clock.advance(2)
-    pop_dead = Upcoming.pop_dead
+    pop_dead = SegmentExpiryQueue.pop_dead
     compactions = iter([compact_elsewhere])
 
-    def pop_dead_and_compact(self: Upcoming, *given: Any, **named: Any) -> Any:  # Any: as it is
+    def pop_dead_and_compact(
+        self: SegmentExpiryQueue, *given: Any, **named: Any
+    ) -> Any:  # Any: as it is
         for some in pop_dead(self, *given, **named):
             for compact in compactions:
                 compact(path, clock)
                 store.get("whatever")  # this process follows
             yield some
 
-    monkeypatch.setattr(Upcoming, "pop_dead", pop_dead_and_compact)
+    monkeypatch.setattr(SegmentExpiryQueue, "pop_dead", pop_dead_and_compact)
     if way == "announce":
         engine_of(store)._expiry.announce(clock.now_ms())
     store.purge_expired()
@@ -117,7 +119,7 @@ def test_what_was_removed_is_told_though_nobody_can_note_it(
     store.checkpoint()
     store.put("above", "2", ttl=2)
     clock.advance(3)
-    fail_once(monkeypatch, engine_of(store)._expiry, "_keep_told")
+    fail_once(monkeypatch, engine_of(store)._expiry, "_keep_delivered")
     with pytest.raises(StoreFull):
         store.purge_expired()
     store.purge_expired()
@@ -216,7 +218,7 @@ def test_the_announcer_outlives_what_nobody_foresaw(
         raise ZeroDivisionError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_of(store)._expiry, "pick", fail)
+        patch.setattr(engine_of(store)._expiry, "collect", fail)
         store.on_expire(died.put)
         assert failed.wait(20)
         wait_until(lambda: store.stats()["background_error"] == "a defect")
@@ -519,19 +521,19 @@ def test_who_begins_to_listen_as_the_last_one_has_gone_hears_what_was_picked_for
     store.put("k", "v", ttl=1)
     clock.advance(2)
     expiry_ = engine_of(store)._expiry
-    expiry_.pick(clock.now_ms())
+    expiry_.collect(clock.now_ms())
     expiry_.stop_announcing()  # by a thread that looked before there was anybody
-    expiry_.tell_picked(clock.now_ms())
+    expiry_.deliver_collected(clock.now_ms())
     assert keys_of(events) == [b"k"]
 
 
-@pytest.mark.parametrize("lay", ["below", "untold"])
+@pytest.mark.parametrize("lay", ["below", "undelivered"])
 def test_a_damaged_record_that_replaced_a_key_costs_no_other_death(
     store: Store, path: Path, clock: ManualClock, events: list[Expired], lay: str
 ) -> None:
     keys = [b"key-%d" % number for number in range(9)]
     store.put_many(dict.fromkeys(keys, b"old"), ttl=1)
-    if lay == "untold":
+    if lay == "undelivered":
         clock.advance(2)
     store.checkpoint()
     store.put(b"key-4", b"new" * 20)
@@ -541,7 +543,7 @@ def test_a_damaged_record_that_replaced_a_key_costs_no_other_death(
         opened.write(b"\xff\xff\xff\x7f")  # the size of its row
     clock.advance(2)
     store.purge_expired()
-    told = [key for key in keys if lay == "untold" or key != b"key-4"]
+    told = [key for key in keys if lay == "undelivered" or key != b"key-4"]
     assert sorted(keys_of(events)) == told
 
 
@@ -600,20 +602,20 @@ def test_a_batch_of_a_purge_is_no_larger_where_entries_are_stale(
 
 @pytest.mark.parametrize("has_newer", [False, True])
 @pytest.mark.parametrize("is_heard", [False, True])
-@pytest.mark.parametrize("is_untold", [False, True])
+@pytest.mark.parametrize("is_undelivered", [False, True])
 def test_a_key_that_dies_before_its_applied_segment_is_retired_is_told_and_counted(
     store: Store,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     has_newer: bool,
     is_heard: bool,
-    is_untold: bool,
+    is_undelivered: bool,
 ) -> None:
     events: list[Expired] = []
     if is_heard:
         store.on_expire(events.append)
     store.put("k", "v", ttl=1)
-    clock.advance(2 * is_untold)
+    clock.advance(2 * is_undelivered)
     fail_once(monkeypatch, engine_of(store)._segments, "retire")
     with pytest.raises(StoreFull):
         store.checkpoint()

@@ -31,9 +31,9 @@ from ephemera.engines.local._segment import (
     BELOW,
     HEADER_BYTES,
     SEGMENT_BYTES_MAX,
-    SegmentSnapshot,
     Segment,
     SegmentDeadlines,
+    SegmentSnapshot,
     crc32c,
     format_segment,
     segment_bytes_for,
@@ -96,7 +96,9 @@ def test_a_cut_shows_what_was_newest_when_it_was_made(
     assert [problem for segment in segments.all for problem in segment.problems()] == []
 
 
-def _compare(snapshot: SegmentSnapshot, expected: State, bounds: list[tuple[bytes, bytes | None]]) -> None:
+def _compare(
+    snapshot: SegmentSnapshot, expected: State, bounds: list[tuple[bytes, bytes | None]]
+) -> None:
     for number in IDS.values():
         for key in KEYS:
             assert snapshot.row(number, key) == expected.get(pack_key(number, key), BELOW)
@@ -132,7 +134,9 @@ def test_keys_that_begin_alike_are_in_order(
         segments.write([Write(family, prefix + key + b"\0" * (not prefix + key), row)])
         state[pack_key(IDS[family.name], prefix + key + b"\0" * (not prefix + key))] = row
         if number == split:
-            _chunk(segments.snapshot(), b"", None, is_reverse=False)  # what follows is merged into this
+            _chunk(
+                segments.snapshot(), b"", None, is_reverse=False
+            )  # what follows is merged into this
     assert _chunk(segments.snapshot(), b"", None, is_reverse=False) == sorted(state.items())
 
 
@@ -172,11 +176,18 @@ def test_many_records_are_in_order(
             expected = sorted(state.items())
             assert _chunk(early, b"", None, is_reverse=False, keys_max=3_000) == expected
     assert _chunk(early, b"", None, is_reverse=True, keys_max=3_000) == expected[::-1]
-    assert _chunk(segments.snapshot(), b"", None, is_reverse=False, keys_max=3_000) == sorted(state.items())
+    assert _chunk(segments.snapshot(), b"", None, is_reverse=False, keys_max=3_000) == sorted(
+        state.items()
+    )
 
 
 def _chunk(
-    snapshot: SegmentSnapshot, start: bytes, end: bytes | None, *, is_reverse: bool, keys_max: int = 1_000
+    snapshot: SegmentSnapshot,
+    start: bytes,
+    end: bytes | None,
+    *,
+    is_reverse: bool,
+    keys_max: int = 1_000,
 ) -> list[tuple[bytes, Row | None]]:
     found: list[tuple[bytes, Row | None]] = []
     for base_key, stored, deadline_ms in snapshot.chunk(start, end, is_reverse, keys_max):
@@ -222,7 +233,9 @@ def test_a_batch_that_cannot_be_written_is_never_seen_and_never_overwritten() ->
     segments = MemorySegmentSet()
     segments.store(b"before", b"1")
     with pytest.raises((TypeError, ValueError)):
-        segments.write([Write(FAMILY, b"a", Row(b"1", NOW_MS)), Write(FAMILY, b"b", Row("2", NOW_MS))])  # type: ignore[arg-type]  # what a bug above would hand down
+        segments.write(
+            [Write(FAMILY, b"a", Row(b"1", NOW_MS)), Write(FAMILY, b"b", Row("2", NOW_MS))]
+        )  # type: ignore[arg-type]  # what a bug above would hand down
     segments.store(b"after", b"2")
     found = {key: segments.get(FAMILY, key, NOW_MS) for key in (b"before", b"a", b"b", b"after")}
     assert found == {b"before": b"1", b"a": None, b"b": None, b"after": b"2"}
@@ -350,7 +363,9 @@ def test_recovery_stops_at_the_limit(small: MemorySegmentSet) -> None:
 def test_recovery_counts_the_records_that_it_keeps() -> None:
     segments = MemorySegmentSet()
     segments.write([Write(FAMILY, b"a", None), Write(FAMILY, b"b", None)])
-    first, second = read_records(segments.memories[0], segments.all[0].data_at, segments.all[0].position)
+    first, second = read_records(
+        segments.memories[0], segments.all[0].data_at, segments.all[0].position
+    )
     torn = bytearray(segments.memories[0])
     torn[second.position :] = bytes(len(torn) - second.position)
     end, _, records = Segment(torn, "copy", hash_seed=1).recover(0)

@@ -2,8 +2,8 @@ from typing import Self
 
 import lmdb
 
-from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._branch_cache import BranchCache
+from ephemera.engines.local._mapping import Mapping
 
 class Tree:
     def __init__(

@@ -33,7 +33,7 @@ cdef struct Stamp:
     int64_t clock_ms
     uint32_t checksum
 
-cdef struct Told:
+cdef struct Delivered:
     int64_t deadline_ms
     uint64_t number
     uint64_t position

@@ -21,7 +21,7 @@ class Segment:
     data_at: int
     path: str
     memory: bytearray | memoryview
-    told: tuple[int, int, int]
+    delivered: tuple[int, int, int]
     def __init__(self, memory: object, path: str, *, hash_seed: int) -> None: ...
     @property
     def previous_head(self) -> int: ...

@@ -15,7 +15,7 @@ Header, little endian; stored on disk, never renumber:
       8  format version  u32  24  size     u64    48  salt           u64   192  stamp  u64 synced head,
      12  crc32c of 16..64     32  slots    u64    56  created_ms     i64        i64 clock_ms, u32 crc32c
     136  first deadline  u64 (live only): the position of the first record that has one
-    256  told  i64 deadline, u64 segment, u64 position, u32 crc32c
+    256  delivered  i64 deadline, u64 segment, u64 position, u32 crc32c
 Record, 8-aligned:
       0  chain    u32   position / 8 of the next record of this slot      (derived, unchecked)
       4  older    u32   position / 8 of the older version of this key     (derived, unchecked)
@@ -331,17 +331,17 @@ cdef class Segment:
         return s.synced, s.clock_ms
 
     @property
-    def told(self) -> tuple[int, int, int]:
-        """How far the deaths in this segment and in those before it were told: a deadline, and the segment
+    def delivered(self) -> tuple[int, int, int]:
+        """How far the deaths in this segment and in those before it were delivered: a deadline, and the segment
         and the position of its record. (-1, 0, 0) when nothing whole is there."""
-        cdef Told *t = <Told *> (self.start + TOLD_AT)
+        cdef Delivered *t = <Delivered *> (self.start + TOLD_AT)
         if t.checksum != eph_crc32c(self.checksum_seed, t, 24):
             return -1, 0, 0
         return t.deadline_ms, t.number, t.position
 
-    @told.setter
-    def told(self, last):
-        cdef Told *t = <Told *> (self.start + TOLD_AT)
+    @delivered.setter
+    def delivered(self, last):
+        cdef Delivered *t = <Delivered *> (self.start + TOLD_AT)
         t.deadline_ms, t.number, t.position = last
         t.checksum = eph_crc32c(self.checksum_seed, t, 24)
 
@@ -467,7 +467,7 @@ cdef class Segment:
         stamp.clock_ms = self.read_stamp()[1]
         stamp.checksum = eph_crc32c(self.checksum_seed, &stamp, 16)
         memcpy(copy + STAMP_AT, &stamp, sizeof(Stamp))
-        memcpy(copy + TOLD_AT, self.start + TOLD_AT, sizeof(Told))
+        memcpy(copy + TOLD_AT, self.start + TOLD_AT, sizeof(Delivered))
         return out
 
     # -- order

@@ -8,7 +8,7 @@ from ephemera.core.row import Row
 from ephemera.engines.local._base import RowReader
 from ephemera.engines.local._commit import GroupCommit
 from ephemera.engines.local._control import Control, LockGuard
-from ephemera.engines.local._segment import SegmentSnapshot, Segment, SegmentDeadlines
+from ephemera.engines.local._segment import Segment, SegmentDeadlines, SegmentSnapshot
 
 class FamilyRef:
     name: str
@@ -65,7 +65,7 @@ class SegmentSet(CompiledAccess):
         all_deadlines: list[SegmentDeadlines],
         followed: list[Segment],
         newest: int,
-        told: tuple[int, int, int],
+        delivered: tuple[int, int, int],
         until_ms: int,
         keys_max: int,
         looks_max: int,

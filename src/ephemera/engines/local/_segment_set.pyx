@@ -151,7 +151,7 @@ cdef SegmentDeadlines _earliest(list all_deadlines, int64_t until_ms):
 cdef inline bint _is_up_to(
     const Due *due, uint64_t number, int64_t last_ms, uint64_t last_number, uint64_t last_position
 ) noexcept:
-    """Whether it comes not after the last one that was told of."""
+    """Whether it comes not after the last one that was delivered."""
     if due.deadline_ms != last_ms:
         return due.deadline_ms < last_ms
     return number < last_number or (number == last_number and due.position <= last_position)
@@ -363,7 +363,7 @@ cdef class SegmentSet(CompiledAccess):
         return None if is_dead_ms(head.deadline_ms, now_ms) else holder
 
     def pop_dead(
-        self, list all_deadlines not None, list followed not None, uint64_t newest, tuple told not None, int64_t until_ms,
+        self, list all_deadlines not None, list followed not None, uint64_t newest, tuple delivered not None, int64_t until_ms,
         Py_ssize_t keys_max, Py_ssize_t looks_max, names, bint is_counting
     ):
         """Take from these deadlines of segments, oldest first, the keys that died up to `until_ms`.
@@ -373,7 +373,7 @@ cdef class SegmentSet(CompiledAccess):
         Returns up to `keys_max` of (deadline, family id, key, value, whether nothing replaced it), or
         none when only counting; how many nothing has replaced; and how far that went:
         deadline, segment, position. Left out is what was replaced while it lived, what had been
-        `told`, and what is of no family in `names`. It ends after `looks_max` deadlines, or sooner with
+        `delivered`, and what is of no family in `names`. It ends after `looks_max` deadlines, or sooner with
         large values: no other thread runs meanwhile.
         """
         cdef list dead = []
@@ -384,8 +384,8 @@ cdef class SegmentSet(CompiledAccess):
         cdef Record *r
         cdef RowHead head
         cdef int fate
-        cdef int64_t last_ms = told[0]
-        cdef uint64_t last_number = told[1], last_position = told[2]
+        cdef int64_t last_ms = delivered[0]
+        cdef uint64_t last_number = delivered[1], last_position = delivered[2]
         cdef int64_t known_family = -1
         cdef list segments = self._after(newest) + followed
         while gone < keys_max and looks_max > 0:
@@ -428,7 +428,7 @@ cdef class SegmentSet(CompiledAccess):
                 segments, r.family, key_of(r), r.key_size, segment.number, due.position, head.deadline_ms
             )
         except CorruptStore as error:
-            _log.error("the death of a key is not told: %s", str(error))
+            _log.error("the expiration of a key is not delivered: %s", str(error))
             return DAMAGED
 
     cdef void _prefetch_death(self, SegmentDeadlines deadlines) noexcept:

@@ -46,7 +46,7 @@ class Attachment:
 
     @block
     def attaching(self, opened: ExitStack) -> Iterator[bool]:
-        """Attach; the block is told whether nobody else is, and must recover then.
+        """Attach; the block is given whether no other process is, and must recover then.
 
         What fails is undone by `opened` while nobody else can attach: who waits for that finds no trace of it.
         Raises StoreLocked when an exclusive owner, or the wish to be one, stands in the way, and StoreBusy

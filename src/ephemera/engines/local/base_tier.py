@@ -1,8 +1,8 @@
 """The base tier: rows and their deadline index in one LMDB file.
 
 `rows`: family id and key → checksum and row. `deadlines`: deadline, family id and key → nothing, one
-entry for each row that has a deadline. `untold`: deadline, family id and key → value, for keys that
-died before they were written here and that nobody was told of. `meta`: families, the last applied
+entry for each row that has a deadline. `untold` (undelivered expirations): deadline, family id and key → value, for keys that
+died before they were written here and whose expiration was not delivered. `meta`: families, the last applied
 segment, the clock's high-water mark. A row and its index entry change in the same transaction, always here, and
 every commit is synced: only checkpoints, sweeps and changes of the family table commit.
 """
@@ -44,6 +44,7 @@ from ephemera.engines.local._base import (
     unpack_deadline,
     unpack_row,
 )
+from ephemera.engines.local._branch_cache import BranchCache
 from ephemera.engines.local._control import Control, LockGuard
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
@@ -53,7 +54,6 @@ from ephemera.engines.local._scan import (
     ViewTransaction,
     keep_for_ever,
 )
-from ephemera.engines.local._branch_cache import BranchCache
 from ephemera.engines.local.files import (
     Files,
     allocate,
@@ -100,7 +100,7 @@ Stored = tuple[bytes, bytes | None, int]
 """A base key, the base value or None for a deletion, and the deadline."""
 
 
-Untold = tuple[int, bytes, bytes | None, bool]
+Undelivered = tuple[int, bytes, bytes | None, bool]
 """A deadline, a base key, the value or None if it is damaged, and whether nothing was written in its place."""
 
 
@@ -320,7 +320,7 @@ class BaseFile(Closable):
         self._fd, self._mapping = opened.file.fileno(), opened.mapping
         self._environment, self._fork_generation = opened.env, opened.generation
         self._trees = opened.trees
-        self._meta, self._rows, self._deadlines, self._untold = opened.trees
+        self._meta, self._rows, self._deadlines, self._undelivered = opened.trees
 
     @property
     def _env(self) -> lmdb.Environment:
@@ -448,8 +448,8 @@ class BaseFile(Closable):
     def has_entry(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> bool:
         return txn.get(entry_of(deadline_ms, base_key), db=self._deadlines) is not None
 
-    def has_untold(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> bool:
-        return txn.get(entry_of(deadline_ms, base_key), db=self._untold) is not None
+    def has_undelivered(self, txn: ReadTransaction, deadline_ms: int, base_key: bytes) -> bool:
+        return txn.get(entry_of(deadline_ms, base_key), db=self._undelivered) is not None
 
     def due(self, txn: ReadTransaction, until_ms: int, entries_max: int) -> list[bytes]:
         """The first entries of the index, as they are, with deadlines up to `until_ms`."""
@@ -459,14 +459,14 @@ class BaseFile(Closable):
         # They are in order; but one that is damaged must not take those before it with it, which live.
         return list(filter(bound.__gt__, found[: bisect.bisect_left(found, bound)]))
 
-    def untold(self, txn: ReadTransaction, until_ms: int) -> Iterator[Untold]:
+    def undelivered(self, txn: ReadTransaction, until_ms: int) -> Iterator[Undelivered]:
         """What died before it was written here, in order."""
-        for entry, stored in txn.cursor(self._untold).iternext():
+        for entry, stored in txn.cursor(self._undelivered).iternext():
             deadline_ms, base_key = split_entry(entry)
             if deadline_ms > until_ms:
                 return
             is_gone = stored[:1] in (_GONE, _SEALED_GONE)
-            yield deadline_ms, base_key, _untold_value(entry, stored), is_gone
+            yield deadline_ms, base_key, _undelivered_value(entry, stored), is_gone
 
     def next_deadline_ms(self, after_ms: int = -1) -> int:
         """The earliest deadline of the index after this instant; NEVER_MS when there is none."""
@@ -554,7 +554,7 @@ class BaseFile(Closable):
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
         with lmdb_errors(self.path), OwnTransaction(_begin_write(self._env, self._fd)) as txn:
-            yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._untold)
+            yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._undelivered)
 
     def rewrite(self, path: Path) -> None:
         """Write the rows of the file, and nothing else, to a new one with its permissions.
@@ -632,13 +632,13 @@ class BaseWrite:
         meta: lmdb._Database,
         rows: lmdb._Database,
         deadlines: lmdb._Database,
-        untold: lmdb._Database,
+        undelivered: lmdb._Database,
     ) -> None:
         self.txn = txn
         self._meta = meta
         self._rows = rows
         self._deadlines = deadlines
-        self._untold = untold
+        self._undelivered = undelivered
 
     def apply(self, changes: list[Stored], live_ids: frozenset[int], now_ms: int) -> None:
         """Store the rows that are alive and of a living family, in key order, with their index
@@ -676,13 +676,15 @@ class BaseWrite:
         self.txn.cursor(self._deadlines).putmulti([(entry, b"") for entry in missing])
         return len(stale) + len(missing)
 
-    def add_untold(self, deadline_ms: int, base_key: bytes, value: bytes, *, is_gone: bool) -> None:
+    def add_undelivered(
+        self, deadline_ms: int, base_key: bytes, value: bytes, *, is_gone: bool
+    ) -> None:
         entry, mark = entry_of(deadline_ms, base_key), _SEALED_GONE if is_gone else _SEALED_WRITTEN
-        self.txn.put(entry, mark + pack_row(entry, mark + value)[:4] + value, db=self._untold)
+        self.txn.put(entry, mark + pack_row(entry, mark + value)[:4] + value, db=self._undelivered)
 
-    def remove_untold(self, dead: Iterable[tuple[int, bytes]]) -> None:
+    def remove_undelivered(self, dead: Iterable[tuple[int, bytes]]) -> None:
         for deadline_ms, base_key in dead:
-            self.txn.delete(entry_of(deadline_ms, base_key), db=self._untold)
+            self.txn.delete(entry_of(deadline_ms, base_key), db=self._undelivered)
 
     def remove_family(self, prefix: bytes, rows_max: int) -> int:
         """Remove up to `rows_max` rows whose base keys begin so; returns how many."""
@@ -777,13 +779,13 @@ def _unsealed(name: bytes, stored: bytes) -> bytes:
     return content
 
 
-# A value of `untold` begins with a mark. Those without a checksum are of stores that were written before there was one;
+# A value of the tree `untold` begins with a mark. Those without a checksum are of stores that were written before there was one;
 # no bit turned over makes one mark of the other kind. Stored on disk; never renumber.
 _GONE, _WRITTEN = b"\x01", b"\x00"
 _SEALED_GONE, _SEALED_WRITTEN = b"\xa5", b"\xa4"
 
 
-def _untold_value(entry: bytes, stored: bytes) -> bytes | None:
+def _undelivered_value(entry: bytes, stored: bytes) -> bytes | None:
     mark, checksum, value = stored[:1], stored[1:5], stored[5:]
     if mark in (_GONE, _WRITTEN):
         return stored[1:]
@@ -948,10 +950,10 @@ def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
     # In a transaction of our own: by itself `open_db` waits for a writer and keeps the GIL. One that
     # writes: handles live on only after a commit, and the binding does not commit one that reads.
     with _begin_write(env, fd) as txn:
-        meta, rows, deadlines, untold = (
+        meta, rows, deadlines, undelivered = (
             env.open_db(name, txn=txn, create=creates) for name in _TREE_NAMES
         )
-    return meta, rows, deadlines, untold
+    return meta, rows, deadlines, undelivered
 
 
 def _close_environment(user: _User) -> None:

@@ -35,8 +35,8 @@ def _check(txn: ReadTransaction, state: State) -> CheckReport:
                 if row is None or unpack_deadline(row) != deadline_ms:
                     problems.append(f"index entry {deadline_ms} of {base_key!r} has no such row")
             problems.extend(
-                f"what is untold of {base_key!r} is damaged"
-                for _, base_key, value, _ in state.base.untold(txn, NEVER_MS)
+                f"what is undelivered of {base_key!r} is damaged"
+                for _, base_key, value, _ in state.base.undelivered(txn, NEVER_MS)
                 if value is None
             )
     except CorruptStore as error:

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from ephemera.engines.local import families
-from ephemera.engines.local._segment import SegmentSnapshot, Segment
+from ephemera.engines.local._segment import Segment, SegmentSnapshot
 from ephemera.engines.local.base_tier import APPLIED, BaseTier, BaseWrite, Stored
-from ephemera.engines.local.expiry import Dead, LeftOut
+from ephemera.engines.local.expiry import Dead, DroppedByCheckpoint
 
 HIGH_WATER = b"clock-high-water"
 BATCH_ROWS = 8_000
@@ -28,18 +28,18 @@ CHUNK_BYTES = 512 * 1024
 
 
 def apply_segments(
-    base: BaseTier, segments: list[Segment], now_ms: int, left_out: LeftOut | None = None
+    base: BaseTier, segments: list[Segment], now_ms: int, dropped: DroppedByCheckpoint | None = None
 ) -> bool:
     """Apply frozen segments, oldest first; False when another process was faster.
 
-    The dead that are `left_out` are kept for who will tell: a row of the base tier by the commit that takes it
+    The dead that are `dropped` are kept for who will tell: a row of the base tier by the commit that takes it
     away, those of segments by the last one, after which no segment has them.
     """
     snapshot = SegmentSnapshot.whole(segments)
     batch_rows = _rows_in(snapshot, BATCH_ROWS, BATCH_BYTES)
     rows = _rows(snapshot, _rows_in(snapshot, CHUNK_ROWS, CHUNK_BYTES))
     newest = segments[-1].number
-    above, below = ([], []) if left_out is None else left_out
+    above, below = ([], []) if dropped is None else dropped
     waiting = deque(below)
     is_more = True
     while is_more:
@@ -58,7 +58,7 @@ def apply_segments(
 
 
 def _keep(txn: BaseWrite, dead: Dead) -> None:
-    txn.add_untold(dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone)
+    txn.add_undelivered(dead.deadline_ms, dead.base_key, dead.value, is_gone=dead.is_gone)
 
 
 def _rows(snapshot: SegmentSnapshot, rows_max: int) -> Iterator[list[Stored]]:
@@ -93,5 +93,7 @@ def note_time(txn: BaseWrite, now_ms: int) -> None:
 
 def _rows_in(snapshot: SegmentSnapshot, rows_max: int, bytes_max: int) -> int:
     """So many rows, and fewer where values are large: others wait for the base tier, or the GIL, for as long."""
-    row_bytes = sum(segment.records_bytes for segment in snapshot.segments) // max(1, snapshot.records)
+    row_bytes = sum(segment.records_bytes for segment in snapshot.segments) // max(
+        1, snapshot.records
+    )
     return max(1, min(rows_max, bytes_max // max(1, row_bytes)))

@@ -180,7 +180,7 @@ class LocalEngine:
         )
 
     def _open(self, opened: ExitStack, *, is_first: bool) -> None:
-        """Open the files; `opened` is told how to close them again."""
+        """Open the files; `opened` closes them again."""
         if is_first:
             self._layout.remove_temporaries()
             self._check_base()
@@ -477,7 +477,7 @@ class LocalEngine:
             **self._base.file.sizes(),
             **self._reader_stats(),
             "next_deadline_ms": self._base.file.next_deadline_ms(),
-            "expired": self._expiry.told,
+            "expired": self._expiry.delivered,
             "expiry_lag_ms": self._expiry.lag_ms,
             "expiry_lag_max_ms": self._expiry.lag_max_ms,
             "syncs": self._segments.syncs,
@@ -645,14 +645,14 @@ class LocalEngine:
         was written in several of them is written there once."""
         now_ms = self.clock.now_ms()
         if self._is_manual:
-            with self._expiry.leaving_out(segments, now_ms) as left_out:
-                apply_segments(self._base, segments, now_ms, left_out)
+            with self._expiry.leaving_out(segments, now_ms) as dropped:
+                apply_segments(self._base, segments, now_ms, dropped)
             return
         if self._announcer is not None and self._expiry.has_callbacks:
-            # What died in the segments is picked before the checkpoint leaves it out, and not told
+            # What died in the segments is collected before the checkpoint leaves it out, and not delivered
             # here: a callback may write, and so wait for this checkpoint. What is damaged the announcer says.
             with suppress(CorruptStore):
-                self._expiry.pick(now_ms)
+                self._expiry.collect(now_ms)
             self._announcer.kick()
         apply_segments(self._base, segments, now_ms)
 
@@ -869,7 +869,7 @@ class LocalEngine:
                     _log.warning("closing %s: %s", self._layout.root, str(error))
                 finally:
                     self._let_go()
-            self._expiry.tell_picked(self.clock.now_ms())
+            self._expiry.deliver_collected(self.clock.now_ms())
 
     def _limit_waits(self, seconds: float) -> None:
         """Let no wait for another process or thread last longer, also of those that are under way."""
@@ -879,7 +879,7 @@ class LocalEngine:
             segments.refreshing,
             segments.making,
             base._renewing,
-            expiry.picking,
+            expiry.collecting,
         ):
             lock.limit_waits(seconds)
         self._control.limit_waits(seconds)

@@ -46,7 +46,7 @@ class Families:
         refs = {name: self._ref(name, entry) for name, entry in table.items()}
         for name, ref in self._refs.items():
             if refs.get(name) is not ref:
-                ref.id = 0  # nobody's: whoever still has it is told that it was dropped
+                ref.id = 0  # nobody's: a handle that still has it reports that it was dropped
         self._refs = refs
         self._names = {entry.id: name for name, entry in table.items()}
         self.table = {name: FamilyRef(name, *entry) for name, entry in table.items()}

@@ -40,7 +40,7 @@ _IS_DARWIN = sys.platform == "darwin"
 _F_FULLFSYNC = 51
 """macOS's fcntl command that reaches the disk and not just its cache."""
 _O_TMPFILE = getattr(os, "O_TMPFILE", os.O_DIRECTORY)
-"""Elsewhere than on Linux a directory cannot be opened so, which is what the caller is told."""
+"""Elsewhere than on Linux a directory cannot be opened so, which is what the caller gets."""
 _TEMPORARY = re.compile(r"\.\d+-[0-9a-f]{16}\.new(-lock)?$")
 _PAUSE_SECONDS = 0.01
 """How often a waiting process looks whether a file lock is free."""
@@ -270,8 +270,8 @@ class FileLock:
 
     def read_owner(self) -> tuple[str, str]:
         """Return the holder's pid, and the URL where it serves; empty strings where that is not known."""
-        told = self.file.use(os.pread, OWNER_BYTES_MAX, 0).decode(errors="replace")
-        pid, _, served_at = told.partition(" ")
+        delivered = self.file.use(os.pread, OWNER_BYTES_MAX, 0).decode(errors="replace")
+        pid, _, served_at = delivered.partition(" ")
         return pid, served_at
 
 

@@ -78,7 +78,9 @@ def _open_segments(layout: Layout, files: Files, applied: int, hash_seed: int) -
     return segments
 
 
-def _lose(segments: list[Segment], truncated: Segment, end: int, files: Files, layout: Layout) -> None:
+def _lose(
+    segments: list[Segment], truncated: Segment, end: int, files: Files, layout: Layout
+) -> None:
     """Drop the segments after a truncated one: none of them was synced, or the truncation is damage."""
     later = [segment for segment in segments if segment.number > truncated.number]
     if any(segment.read_stamp()[0] for segment in later):

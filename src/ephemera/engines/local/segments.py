@@ -311,7 +311,7 @@ class Segments(SegmentSet):
         start, end = segment.position, len(mapped.memory)
         mapped.mapping.populate(start)
         if self.syncs_each:
-            # By a descriptor of its own: an error is told once to each, and this is not the one that
+            # By a descriptor of its own: an error is reported once to each, and this is not the one that
             # writers wait for.
             self._files.sync(self._files.map_existing(mapped.path), start, end)
 
@@ -451,7 +451,7 @@ class Segments(SegmentSet):
         self.refreshing.fork()
         self.making.fork()
         self.on_first_use = on_first_use
-        # The threads that were to be told, and the one that never waits, are the parent's.
+        # The threads that wait for news, and the one that never waits, are the parent's.
         self.on_frozen = self.on_earlier = _nothing
         self.frees_later = False
         self.asking = threading.local()
@@ -473,4 +473,4 @@ class Segments(SegmentSet):
 
 
 def _nothing() -> None:
-    """What happens when nobody asked to be told."""
+    """Do nothing: no callback was registered."""
