@@ -19,6 +19,7 @@ from ephemera.cli import stores
 from ephemera.cli.main import PANEL_OF
 from ephemera.formats import files
 from tests.cli.typing_it import PROGRAM, ok, process, refused, run
+from tests.crash.processes import Peer
 from tests.engines.local.stores import wait_until
 
 NEEDS_A_STORE = sorted(set(PANEL_OF) - {"bench", "import", "put", "restore", "serve", "shell"})
@@ -84,9 +85,11 @@ def test_a_damaged_store_is_named(path: Path) -> None:
 
 
 def test_a_store_that_another_process_keeps_to_itself_names_it(path: Path) -> None:
-    with ephemera.open(path, exclusive=True):
+    ok("put", path, "k", "v")
+    with Peer(path, exclusive=True) as owner:
         told = refused("get", path, "k")
-    assert f"is kept by process {os.getpid()} (exclusive=True): wait until it closes" in told
+    assert f"is open in process {owner.pid} with exclusive=True, which keeps others out" in told
+    assert told.endswith("close it there, or end that process")
 
 
 def test_a_file_that_cannot_be_written_is_named(path: Path, tmp_path: Path) -> None:

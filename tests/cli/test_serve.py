@@ -92,12 +92,31 @@ def test_whoever_is_refused_a_served_store_learns_where_it_is_served(tmp_path: P
             line = refused(*command)
             assert told in line
             assert f"`ephemera shell --port {port}` or `redis-cli -p {port}`" in line
+            assert line.count("stop") == 1
         with pytest.raises(ephemera.StoreLocked, match=told):
             ephemera.open(path)
     finally:
         server.terminate()
         server.communicate(timeout=30)
     ok("put", path, "k", "v")
+
+
+def test_a_program_that_is_refused_a_served_store_can_open_the_url_that_it_is_told(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.eph"
+    server, port = start(path, "--port", 0)
+    try:
+        with pytest.raises(ephemera.StoreLocked, match="stop the server, or open") as refusal:
+            ephemera.open(path)
+        url = str(refusal.value).partition('ephemera.open("')[2].removesuffix('")')
+        assert url == f"redis://127.0.0.1:{port}/0?values=plain"
+        with ephemera.open(url) as store:
+            store.put("a", "1")
+            assert store.get("a") == b"1"
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
 
 
 def test_what_a_server_cannot_be_asked_for_is_told_with_another_way(tmp_path: Path) -> None:

@@ -103,6 +103,19 @@ def test_a_unix_socket_is_for_its_owner_and_goes_with_the_server(tmp_path: Path)
     assert not os.path.exists(path)
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "redis://127.0.0.1:6379"),
+        ("::", "redis://[::1]:6379"),
+        ("", "redis://127.0.0.1:6379"),
+        ("cache.internal", "redis://cache.internal:6379"),
+    ],
+)
+def test_a_server_on_every_address_is_reached_by_that_of_this_machine(host: str, url: str) -> None:
+    assert Endpoint(host=host).local_url == url
+
+
 @pytest.fixture
 def tls(tmp_path: Path) -> tuple[Endpoint, ssl.SSLContext]:
     """Where to listen with TLS, and what a client must trust."""

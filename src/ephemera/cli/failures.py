@@ -15,10 +15,9 @@ import typer
 from ephemera import EphemeraError, StoreLocked
 from ephemera.cli import output
 from ephemera.cli.process import ABSENT, ERROR, INTERRUPTED, say
+from ephemera.core.errors import served_store_url
 
-ANY = ("0.0.0.0", "::")
-"""Addresses on which a server listens and no client connects to."""
-HERE = ("127.0.0.1", "localhost", "::1", *ANY)
+HERE = ("127.0.0.1", "localhost")
 """Addresses that a client on this machine reaches without naming them."""
 
 
@@ -71,7 +70,7 @@ def naming(place: object) -> Iterator[None]:
 def explain(error: Exception, command: str = "") -> str:
     """What to tell a person about it; `command` is the function that raised it."""
     if isinstance(error, StoreLocked) and error.served_at:
-        return f"{error}: {_instead(command, error.served_at)}"
+        return f"{error.reason}: {_instead(command, error.served_at)}"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}"
@@ -85,42 +84,25 @@ def _instead(command: str, served_at: str) -> str:
     if command == "backup":
         return (
             f"stop the server first, or export what it serves: BGSAVE in {_ways_to_ask(served_at)}"
-            f" writes exports/dump.rdb in the store, `ephemera export '{_plain_url(served_at)}' FILE.rdb`"
+            f" writes exports/dump.rdb in the store, `ephemera export '{served_store_url(served_at)}' FILE.rdb`"
             " a file of database 0"
         )
     if command == "exporting":
-        return (
-            f"stop the server first, or give '{_plain_url(served_at)}' as STORE for its database 0"
-        )
+        return f"stop the server first, or give '{served_store_url(served_at)}' as STORE for its database 0"
     if command == "copy":
         return (
-            "stop the server first, or read what it serves with"
-            f" `ephemera import DST {_url(served_at)}`"
+            f"stop the server first, or read what it serves with `ephemera import DST {served_at}`"
         )
     return f"ask it with {_ways_to_ask(served_at)}, or stop it first"
-
-
-def _url(served_at: str) -> str:
-    """The URL at which a client on this machine reaches a server.
-
-    >>> _url("redis://0.0.0.0:6380")
-    'redis://127.0.0.1:6380'
-    """
-    parts = urlsplit(served_at)
-    is_any = parts.hostname in ANY
-    return f"{parts.scheme}://127.0.0.1:{parts.port}" if is_any else served_at
-
-
-def _plain_url(served_at: str) -> str:
-    """The URL of a store that is what a server serves."""
-    return f"{_url(served_at)}/0?values=plain"
 
 
 def _ways_to_ask(served_at: str) -> str:
     """Commands that ask the server at a URL.
 
-    >>> _ways_to_ask("redis://0.0.0.0:6380")
+    >>> _ways_to_ask("redis://127.0.0.1:6380")
     '`ephemera shell --port 6380` or `redis-cli -p 6380`'
+    >>> _ways_to_ask("redis://[::1]:6380")
+    '`ephemera shell --host ::1 --port 6380` or `redis-cli -h ::1 -p 6380`'
     """
     parts = urlsplit(served_at)
     client = "redis-cli --tls" if parts.scheme == "rediss" else "redis-cli"

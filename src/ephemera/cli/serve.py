@@ -109,7 +109,7 @@ async def _serve(
                 with naming(unix_path):
                     places.append(await listener.listen(Endpoint(unix_path=unix_path)))
             if isinstance(store.engine, LocalEngine) and not is_read_only:
-                store.engine.announce(str(places[0]))
+                store.engine.announce(places[0].local_url)
             if endpoint.host not in LOOPBACK and not settings.requirepass:
                 say(OPEN.format(endpoint.host))
             _say(url, places, is_read_only=is_read_only)

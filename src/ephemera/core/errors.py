@@ -5,7 +5,7 @@
     ├── UnsupportedOperation  use another engine, or the alternative that the message names
     ├── StoreClosed           open the store again
     ├── ReadOnly              open the store without read_only=True
-    ├── StoreLocked           another process or container keeps the store to itself; wait or stop it
+    ├── StoreLocked           another process or container keeps the store to itself; close it there
     ├── StoreBusy             another process or thread held a lock too long; try again
     ├── TransactionConflict   another writer was there first each time; try the block again
     ├── EngineUnavailable     the servers behind the store did not answer in time; try again later
@@ -47,15 +47,30 @@ class ReadOnly(EphemeraError):
 class StoreLocked(EphemeraError):
     """Another process, or the processes of another container, keep the store to themselves.
 
-    `served_at` is the URL where that process serves it, empty if it does not.
+    `served_at` is the URL where that process serves it, empty if it does not. What to do about a
+    served store is not part of `reason`: a program opens a URL, a command names other commands.
     """
 
-    def __init__(self, message: str, served_at: str = "") -> None:
-        super().__init__(message)
-        self.served_at = served_at
+    def __init__(self, reason: str, served_at: str = "") -> None:
+        super().__init__(reason, served_at)
+        self.reason, self.served_at = reason, served_at
 
-    def __reduce__(self) -> tuple[type[StoreLocked], tuple[str, str]]:
-        return type(self), (str(self), self.served_at)
+    def __str__(self) -> str:
+        if not self.served_at:
+            return self.reason
+        return (
+            f"{self.reason}: stop the server, or open what it serves with"
+            f' ephemera.open("{served_store_url(self.served_at)}")'
+        )
+
+
+def served_store_url(served_at: str) -> str:
+    """Return the URL of a store that is database 0 of the server at a URL.
+
+    >>> served_store_url("redis://127.0.0.1:6379")
+    'redis://127.0.0.1:6379/0?values=plain'
+    """
+    return f"{served_at}/0?values=plain"
 
 
 class StoreBusy(EphemeraError):

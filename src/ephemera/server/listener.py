@@ -55,6 +55,7 @@ FILES_BESIDE_CLIENTS = 128
 """How many files the store and the server itself may have open."""
 INSTALL = "pip install 'ephemera-kv[server]'"
 UNIX_SOCKET_MODE = 0o700
+_LOOPBACK_OF = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 TOO_MANY = error(Refused("ERR max number of clients reached"))
 PROTECTED = error(
@@ -79,6 +80,11 @@ class Endpoint:
             return f"unix://{self.unix_path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}"
+
+    @property
+    def local_url(self) -> str:
+        """The URL by which a client on this machine reaches it: no client connects to 0.0.0.0."""
+        return str(replace(self, host=_LOOPBACK_OF.get(self.host, self.host)))
 
 
 class Connection(Receiving, asyncio.Protocol):

@@ -304,7 +304,7 @@ def test_an_exclusive_owner_keeps_others_out_and_is_named(
     open_store: Callable[..., Store], path: Path
 ) -> None:
     store = open_store(exclusive=True)
-    with pytest.raises(StoreLocked, match=str(os.getpid())):
+    with pytest.raises(StoreLocked, match=f"in process {os.getpid()} .*: close it there"):
         open_local(path)
     done = run_python(
         """
@@ -317,7 +317,8 @@ def test_an_exclusive_owner_keeps_others_out_and_is_named(
         """,
         path,
     )
-    assert f"process {os.getpid()} " in done.stdout
+    assert f"in process {os.getpid()} " in done.stdout
+    assert done.stdout.endswith("close it there, or end that process\n")
     store.put("key", "value")
     store.close()
     assert open_store().get("key") == b"value"
@@ -338,7 +339,7 @@ def test_an_exclusive_owner_is_named_to_one_who_wants_the_same(
     open_store: Callable[..., Store], path: Path
 ) -> None:
     open_store(exclusive=True)
-    with pytest.raises(StoreLocked, match=str(os.getpid())):
+    with pytest.raises(StoreLocked, match=f"in process {os.getpid()} .*: close it there"):
         open_local(path, exclusive=True)
 
 

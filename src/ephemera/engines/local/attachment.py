@@ -118,13 +118,14 @@ class Attachment:
         root = self._layout.root
         if served_at:
             return StoreLocked(f"{root} is served by process {owner} at {served_at}", served_at)
-        if self._is_exclusive:
-            where = f"in another place (process {owner})" if owner else "in another place"
+        if owner:
             return StoreLocked(
-                f"{root} is open {where}: exclusive=True, as in `ephemera serve`, needs it alone; close it there first"
+                f"{root} is open in process {owner} with exclusive=True, which keeps others out:"
+                " close it there, or end that process"
             )
         return StoreLocked(
-            f"{root} is kept by process {owner} (exclusive=True): wait until it closes the store, or stop it"
+            f"{root} is open in another place: exclusive=True, as in `ephemera serve`, needs it alone;"
+            " close it there first"
         )
 
 
