@@ -42,9 +42,22 @@ STORE_SCHEMES = ("memory", *SLATEDB_SCHEMES, *REDIS_SCHEMES)
 def open(url: str | os.PathLike[str], **options: Any) -> Store:  # Any: Options checks each of them
     """Open the store at a path or URL, creating it when it is not there; `memory://` is one in memory.
 
-    The options are the fields of `ephemera.core.options.Options`. Raises InvalidArgument for a URL
-    or an option that it does not know, UnsupportedOperation for an engine whose package is not
-    installed.
+    The options and their defaults; docs/api.md says more of each:
+
+      default_ttl=None           seconds or timedelta that keys live where nothing else is said
+      durability="interval"      sync once a second; "commit": each write; "none": at checkpoints
+      read_only=False            True: refuse writes
+      exclusive=False            True: keep every other opener out
+      maintenance="background"   "manual": checkpoint, sweep and deliver events by calls alone
+      clock=None                 an object with now_ms(); None: the system's clock, made steady
+      size_limit=68_719_476_736  bytes (64 GiB) of rows and index; puts beyond raise StoreFull
+      lock_timeout=10.0          seconds to wait for another process or thread, then StoreBusy
+      segment_bytes=33_554_432   bytes (32 MiB) written before a checkpoint moves them
+      snapshot_max_age=None      seconds or timedelta after which a snapshot ends; None: never
+      mode=None                  permissions of the files; None: 0o600, or those that they have
+
+    Raises InvalidArgument for a URL or an option that it does not know, UnsupportedOperation for an
+    engine whose package is not installed.
 
     >>> import ephemera
     >>> with ephemera.open("memory://", default_ttl=3600) as store:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ import lmdb
 import pytest
 
 import ephemera
+from ephemera import aio
 from ephemera.core import errors
 from ephemera.core.options import Options
 from ephemera.core.row import NEVER_MS, Row, encode_row
@@ -31,6 +33,7 @@ PROGRAM = re.compile(
     r"^```python\n(.*?)^```\n(?:[^`#]*^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+OPTION_IN_HELP = re.compile(r"^ *(\w+)=(\S+)  +\S.*$", re.MULTILINE)
 OWN_PATH = re.compile(r"`((?:tests|docs|bench|examples|src)/[\w./-]+)`")
 TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q", "8 bytes": "8s"}
 NOW_MS = 1_700_000_000_000
@@ -144,6 +147,21 @@ def test_every_option_is_mentioned_with_its_default() -> None:
     told = {row[0].strip("`"): row[1].strip("`") for row in table(API, "| option |")}
     assert list(told) == [option.name for option in fields(Options)]
     assert all(eval(told[option.name]) == option.default for option in fields(Options))
+
+
+@pytest.mark.parametrize("opener", [ephemera.open, aio.open], ids=["ephemera", "aio"])
+def test_help_on_open_lists_every_option_with_its_default(opener: Callable[..., object]) -> None:
+    told = dict(OPTION_IN_HELP.findall(inspect.getdoc(opener) or ""))
+    assert list(told) == [option.name for option in fields(Options)]
+    assert all(eval(told[option.name]) == option.default for option in fields(Options))
+
+
+def test_help_on_both_ways_to_open_says_the_same_of_the_options() -> None:
+    plain, awaited = (
+        [line for line in (inspect.getdoc(opener) or "").splitlines() if OPTION_IN_HELP.match(line)]
+        for opener in (ephemera.open, aio.open)
+    )
+    assert plain == awaited
 
 
 def test_every_error_is_mentioned() -> None:

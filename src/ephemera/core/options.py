@@ -23,15 +23,7 @@ MODE_MAX = 0o666
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The settings of an open store.
-
-    `size_limit` is how many bytes the base tier holds before puts are refused; while a store is open,
-    that of its first opener holds for all. `lock_timeout` is how many seconds a call waits for a lock
-    that another process or thread holds. `exclusive` keeps every other process out. `segment_bytes` is how much is written
-    before a checkpoint moves it to the base tier. `mode` is the permissions of the store's files, and with
-    the right to search that of its directories: 0o600 in a new store, unchanged in one that is there.
-    `snapshot_max_age` is after how many seconds a snapshot of this opener ends by itself; None: never.
-    """
+    """The settings of an open store; the docstring of `ephemera.open` says what each means."""
 
     default_ttl: TtlLike = None
     durability: Durability = "interval"
