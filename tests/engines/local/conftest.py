@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,18 @@ import pytest
 
 from ephemera import Expired, ManualClock, Store
 from tests.engines.local.stores import open_local
+
+
+@pytest.fixture
+def first_free() -> Iterator[int]:
+    """The first number of a descriptor from which on all are free; those below it are all taken."""
+    highest = max(map(int, os.listdir("/dev/fd")))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    while taken[-1] < highest:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+    yield taken[-1] + 1
+    for fd in taken:
+        os.close(fd)
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import ephemera
 from ephemera.core.options import Options
@@ -72,6 +76,17 @@ def segment_files(path: Path) -> list[Path]:
 
 def base_file(path: Path) -> Path:
     return max((path / "base").glob("*.mdb"))
+
+
+def open_files_of(path: Path) -> list[str]:
+    """The files of a store that this process has open."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("no /proc here")
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [name for name in found if name.startswith(str(path))]
 
 
 def python(code: str) -> list[str]:

@@ -92,18 +92,6 @@ def test_a_read_only_file_system_is_named(path: Path, monkeypatch: pytest.Monkey
         ephemera.open(path)
 
 
-@pytest.fixture
-def first_free() -> Iterator[int]:
-    """The first number of a descriptor from which on all are free; those below it are all taken."""
-    highest = max(map(int, os.listdir("/dev/fd")))
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    while taken[-1] < highest:
-        taken.append(os.open(os.devnull, os.O_RDONLY))
-    yield taken[-1] + 1
-    for fd in taken:
-        os.close(fd)
-
-
 def test_a_process_without_descriptors_is_told_so(path: Path, first_free: int) -> None:
     """However many are left, from none to enough."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

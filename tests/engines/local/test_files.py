@@ -26,6 +26,7 @@ from tests.engines.local.stores import (
     crash_copy,
     engine_of,
     in_a_thread,
+    open_files_of,
     open_local,
     run_python,
     segment_files,
@@ -343,17 +344,6 @@ def test_a_new_segment_that_finds_no_room_leaves_nothing(
     monkeypatch.undo()
     store.put("key", b"x" * SEGMENT_BYTES)
     assert len(segment_files(path)) == 2
-
-
-def open_files_of(path: Path) -> list[str]:
-    """The files of a store that this process has open."""
-    if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("no /proc here")
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return [name for name in found if name.startswith(str(path))]
 
 
 def test_no_descriptor_is_left_behind(path: Path) -> None:
