@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
 import pytest
 
 import ephemera
-from ephemera import EngineUnavailable, InvalidArgument, UnsupportedOperation
-from ephemera.engines.slatedb.opening import naming_credentials
+from ephemera import InvalidArgument, UnsupportedOperation
 from ephemera.engines.slatedb.place import Place, read_place
 
 
@@ -32,22 +30,6 @@ def test_the_directory_that_is_made_is_its_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     with pytest.raises(UnsupportedOperation, match="mode"):
         ephemera.open(f"{directory.as_uri()}?engine=slatedb", mode=0o660)
-
-
-@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
-def test_a_bucket_without_credentials_says_which_variables_to_set(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for each in [each for each in os.environ if each.startswith("AWS_")]:
-        monkeypatch.delenv(each)
-    with pytest.raises(InvalidArgument, match=name):
-        ephemera.open("s3://bucket/app?endpoint=http://127.0.0.1:9")
-    place = read_place("s3://bucket/app")
-    with pytest.raises(EngineUnavailable, match=name), naming_credentials(place):
-        raise EngineUnavailable("the object store did not answer")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    with pytest.raises(EngineUnavailable, match=r"answer$"), naming_credentials(place):
-        raise EngineUnavailable("the object store did not answer")
 
 
 def test_settings_are_read() -> None:

@@ -5,6 +5,7 @@
 | `_calls` | the compiled calls into SlateDB's library; rows to its bytes and back |
 | `library` | the library found, checked and bound; `wait`, where everything is waited for; what its errors mean |
 | `place` | the URL: where the store is, and its settings |
+| `credentials` | where they come from; what to set where there are none |
 | `opening` | the writer or a reader of a place |
 | `reading` | reads of a state: the store, a snapshot, a transaction |
 | `writing` | batches, updates of one key, commits |

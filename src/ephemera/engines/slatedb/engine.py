@@ -51,6 +51,7 @@ from ephemera.core.row import Row
 from ephemera.engines.slatedb import library
 from ephemera.engines.slatedb._calls import plain_rows
 from ephemera.engines.slatedb.checking import check_rows
+from ephemera.engines.slatedb.credentials import naming_credentials, require_credentials
 from ephemera.engines.slatedb.families import (
     CLOCK_KEY,
     OWNER_KEY,
@@ -62,7 +63,7 @@ from ephemera.engines.slatedb.families import (
 )
 from ephemera.engines.slatedb.gate import Gate, Turnkey
 from ephemera.engines.slatedb.library import CLOSED, check_threads, load
-from ephemera.engines.slatedb.opening import Claim, naming_credentials, open_reader, open_writer
+from ephemera.engines.slatedb.opening import Claim, open_reader, open_writer
 from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
@@ -113,6 +114,8 @@ class SlateEngine:
         self._shutting = threading.Lock()
         self._is_shut = False
         self._claim = Claim()
+        # Not when it is opened again: what was there once is waited for.
+        require_credentials(self._place)
         self._open()
         self._closed = None
         self._families = Families(self._state.record(TABLE_KEY))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ephemera.core.errors import EngineUnavailable, InvalidArgument, StoreFenced
+from ephemera.core.errors import InvalidArgument, StoreFenced
 from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.families import OWNER_KEY
 from ephemera.engines.slatedb.library import FENCED, explain, load
@@ -32,45 +30,6 @@ CACHE_ID = 0
 OWNER_BYTES = 16
 
 
-VARIABLES = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_REGION; AWS_SESSION_TOKEN if there is one)",
-    "gs": "set GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS to a file of credentials",
-    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-}
-"""What to do where the environment holds no credentials."""
-_CREDENTIALS = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-_NO_CREDENTIALS = (
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT",
-    "AWS_ALLOW_HTTP",
-    "AWS_PROFILE",
-)
-
-
-def has_credentials(place: Place) -> bool:
-    """Whether the environment may hold credentials for this place."""
-    beginning = _CREDENTIALS[place.scheme]
-    return any(
-        name.startswith(beginning) and not name.startswith(_NO_CREDENTIALS) and text
-        for name, text in os.environ.items()
-    )
-
-
-@contextmanager
-def naming_credentials(place: Place) -> Iterator[None]:
-    """Let the error of an object store that does not answer say that there are no credentials: then
-    the library asks the cloud's own machines for them, which others wait for in vain."""
-    try:
-        yield
-    except EngineUnavailable as error:
-        if place.scheme == "file" or has_credentials(place):
-            raise
-        raise EngineUnavailable(
-            f"{error}. The environment holds no credentials: {VARIABLES[place.scheme]}"
-        ) from None
-
-
 # Any, here and below: objects of a module without types.
 def object_store(place: Place) -> Any:
     """The bucket, container or directory, with the environment's credentials."""
@@ -81,8 +40,6 @@ def object_store(place: Place) -> Any:
         builder = slatedb.ObjectStoreBuilder(kinds.LOCAL)
         builder.with_config("local_path", f"/{place.path}")
         return builder.build()
-    if place.endpoint and not has_credentials(place):
-        raise InvalidArgument(f"{place} needs credentials: {VARIABLES[place.scheme]}")
     kind = {"s3": kinds.S3, "gs": kinds.GCS, "az": kinds.AZURE}[place.scheme]
     builder = slatedb.ObjectStoreBuilder.from_env(kind)
     builder.with_url(f"{place.scheme}://{place.bucket}")
