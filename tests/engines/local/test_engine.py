@@ -905,3 +905,11 @@ def test_a_path_below_a_file_is_refused_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("content")
     with pytest.raises(InvalidArgument):
         open_local(tmp_path / "file" / "store")
+
+
+def test_a_store_closes_however_long_lock_timeout_is(path: Path) -> None:
+    """Python waits for a thread for 292 years at most."""
+    store = open_local(path, maintenance="background", lock_timeout=threading.TIMEOUT_MAX * 2)
+    store.put("a", "1")
+    store.close()
+    assert is_free(path)

@@ -95,7 +95,8 @@ class Worker:
         self._is_stopped = True
         self._wake.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+            # Python refuses to wait for longer than this, which `lock_timeout` may be.
+            self._thread.join(min(timeout, threading.TIMEOUT_MAX))
             if self._thread.is_alive():
                 _log.warning("%s has not ended within %g s", self._thread.name, timeout)
 
