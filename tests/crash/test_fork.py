@@ -292,6 +292,28 @@ def test_a_child_keeps_no_lock_of_a_forgotten_store_that_a_thread_was_closing(
     end()
 
 
+def test_a_child_is_told_that_a_thread_of_its_parent_was_closing_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(b"a", b"1")
+    settle = LocalEngine._settle
+    outcomes: list[object] = []
+
+    def fork_and_settle(engine: LocalEngine, *, is_last: bool) -> None:
+        uses = (lambda: store.get(b"a"), lambda: store.put(b"a", b"2"), lambda: list(store.scan()))
+        assert (
+            in_a_thread(
+                lambda: outcomes.append(in_fork(lambda: [outcome(use) for use in uses]).result())
+            )
+            == []
+        )
+        settle(engine, is_last=is_last)
+
+    monkeypatch.setattr(LocalEngine, "_settle", fork_and_settle)
+    store.close()
+    assert outcomes == [["StoreClosed"] * 3]
+
+
 def test_a_child_does_not_keep_an_exclusive_store_that_its_parent_has_closed(path: Path) -> None:
     """It could not use that: it is the parent's alone."""
     store = ephemera.open(path, exclusive=True)

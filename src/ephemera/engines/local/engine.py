@@ -29,6 +29,7 @@ from ephemera.core.errors import (
     InvalidArgument,
     ReadOnly,
     StoreBusy,
+    StoreClosed,
     StoreFull,
     StoreLocked,
 )
@@ -804,6 +805,8 @@ class LocalEngine:
         self._control.detach()
 
     def _attach_child(self) -> None:
+        if self._is_closed:
+            raise StoreClosed("the store was closed")  # or was being closed, by a thread of the parent
         former = self._attachment
         if not former.is_held:
             raise StoreLocked(
