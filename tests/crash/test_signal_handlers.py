@@ -6,6 +6,7 @@ Signals come by luck; here a handler runs at every moment at which Python could 
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+import lmdb
 import pytest
 
 import ephemera
@@ -233,6 +235,29 @@ def test_a_signal_handler_may_close_a_store_that_its_thread_compacts(
         assert is_tending.wait(STUCK_SECONDS)
         background.close()
     assert own_threads() == []
+
+
+def test_a_write_that_a_signal_handler_closed_the_store_of_changes_no_other_file(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base tier's descriptor was closed, and its number is that of a file which the handler opened."""
+    used_bytes = base_tier._used_bytes
+    opened: list[int] = []
+
+    def measure_and_handle(env: lmdb.Environment) -> int:
+        monkeypatch.setattr(base_tier, "_used_bytes", used_bytes)
+        used = used_bytes(env)
+        store.close()
+        opened.extend(os.open(tmp_path / str(n), os.O_RDWR | os.O_CREAT) for n in range(30))
+        return used
+
+    monkeypatch.setattr(base_tier, "_used_bytes", measure_and_handle)
+    with suppress(ephemera.StoreClosed):
+        engine_of(store).repair()
+    sizes = [os.fstat(fd).st_size for fd in opened]
+    for fd in opened:
+        os.close(fd)
+    assert sizes == [0] * 30
 
 
 def test_closing_does_not_wait_for_ever_for_a_callback(

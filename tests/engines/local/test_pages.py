@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import lmdb
 import pytest
 
 from ephemera import Store
+from ephemera.engines.local._lock_file import OpenFile
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree, Walk
 from tests.engines.local.stores import engine_of, open_local
@@ -265,11 +267,13 @@ def test_lmdb_is_asked_where_the_size_of_the_file_is_unknown(path: Path) -> None
         store.put("a", "1")
         store.checkpoint()
         file = engine_of(store)._base.file
-        fd, file._fd = file._fd, -1
+        closed = OpenFile(lambda: os.open(path, os.O_RDONLY))
+        closed.close()
+        opened, file._file = file._file, closed
         try:
             assert (store.get("a"), store.get("b")) == (b"1", None)
         finally:
-            file._fd = fd
+            file._file = opened
 
 
 def test_lmdb_is_asked_where_pages_do_not_say(

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The open file of a file lock, and all of them in this process.
+"""The open files of stores, those of file locks above all, and all of them in this process.
 
 A lock on a file belongs to the open file, which the child of a fork shares: it lasts until every copy of the
 descriptor is closed. So every one of them is listed here, whatever object has it, and whatever
@@ -29,7 +29,7 @@ cdef enum:
 cdef void *_newest = NULL
 
 
-cdef class LockFile:
+cdef class OpenFile:
     """A file that `open()`, which returns a descriptor, has opened; until `close`, or until nobody has this.
 
     What another thread closes meanwhile stays open until the call that uses it ends, so that its number
@@ -46,7 +46,7 @@ cdef class LockFile:
         self.fd = -1
         self.older = _newest
         if _newest != NULL:
-            (<LockFile> _newest).newer = <void *> self
+            (<OpenFile> _newest).newer = <void *> self
         _newest = <void *> self
 
     def __init__(self, open):
@@ -64,22 +64,6 @@ cdef class LockFile:
     @property
     def is_open(self) -> bool:
         return not self.is_closed and self.fd >= 0
-
-    def try_lock(self, *, bint is_shared) -> bool:
-        """Lock the file unless another one has locked it; return whether that was done."""
-        cdef int kind = LOCK_SH if is_shared else LOCK_EX
-        self._must_be_open()
-        while flock(self.fd, kind | LOCK_NB):
-            if errno == EAGAIN:
-                return False
-            if errno != EINTR:
-                PyErr_SetFromErrno(OSError)
-        return True
-
-    def unlock(self) -> None:
-        """Unlock the file, for all who share it; nothing if it was closed, which did the same."""
-        if self.fd >= 0:
-            flock(self.fd, LOCK_UN)
 
     def use(self, function, *given):
         """Return `function(fd, *given)`."""
@@ -112,19 +96,39 @@ cdef class LockFile:
         global _newest
         self._close()
         if self.older != NULL:
-            (<LockFile> self.older).newer = self.newer
+            (<OpenFile> self.older).newer = self.newer
         if self.newer != NULL:
-            (<LockFile> self.newer).older = self.older
+            (<OpenFile> self.newer).older = self.older
         else:
             _newest = self.older
 
 
+cdef class LockFile(OpenFile):
+    """The open file of a file lock."""
+
+    def try_lock(self, *, bint is_shared) -> bool:
+        """Lock the file unless another one has locked it; return whether that was done."""
+        cdef int kind = LOCK_SH if is_shared else LOCK_EX
+        self._must_be_open()
+        while flock(self.fd, kind | LOCK_NB):
+            if errno == EAGAIN:
+                return False
+            if errno != EINTR:
+                PyErr_SetFromErrno(OSError)
+        return True
+
+    def unlock(self) -> None:
+        """Unlock the file, for all who share it; nothing if it was closed, which did the same."""
+        if self.fd >= 0:
+            flock(self.fd, LOCK_UN)
+
+
 def close_inherited(kept) -> None:
-    """In the child of a fork: close all lock files of the parent, except those in `kept`."""
-    cdef LockFile file
+    """In the child of a fork: close all of the parent's files, except those in `kept`."""
+    cdef OpenFile file
     cdef void *at = _newest
     while at != NULL:
-        file = <LockFile> at
+        file = <OpenFile> at
         if file not in kept:
             # Its user is a thread of the parent, which does not exist here.
             file.is_closed = True

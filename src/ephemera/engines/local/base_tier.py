@@ -12,7 +12,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
-import io
 import os
 import re
 import struct
@@ -46,6 +45,7 @@ from ephemera.engines.local._base import (
 )
 from ephemera.engines.local._branch_cache import BranchCache
 from ephemera.engines.local._control import Control, LockGuard
+from ephemera.engines.local._lock_file import OpenFile
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import (
@@ -317,7 +317,7 @@ class BaseFile(Closable):
         """Make it ready for transactions, until `close`."""
         with lmdb_errors(self.path):
             opened = _open_environment(self.path, self._user, map_bytes, creates=creates)
-        self._fd, self._mapping = opened.file.fileno(), opened.mapping
+        self._file, self._mapping = opened.file, opened.mapping
         self._environment, self._fork_generation = opened.env, opened.generation
         self._trees = opened.trees
         self._meta, self._rows, self._deadlines, self._undelivered = opened.trees
@@ -378,8 +378,8 @@ class BaseFile(Closable):
 
     def _file_bytes(self) -> int:
         try:
-            return os.fstat(self._fd).st_size
-        except OSError:  # another thread has just closed it
+            return self._file.use(os.fstat).st_size
+        except StoreClosed:  # another thread has just closed it
             return 0
 
     def ask(self, base_key: bytes) -> bytes | None:
@@ -524,7 +524,7 @@ class BaseFile(Closable):
         with lmdb_errors(self.path):
             left = self._env.info()["map_size"] - _used_bytes(self._env)
             # By its descriptor: a compaction of another process may have removed the file's name.
-            place = os.fstatvfs(self._fd)
+            place = self._file.use(os.fstatvfs)
         return size <= min(left, place.f_bavail * place.f_frsize)
 
     def live(self) -> tuple[int, int]:
@@ -553,7 +553,7 @@ class BaseFile(Closable):
     @block
     def write(self) -> Iterator[BaseWrite]:
         """A synced write transaction; committed at the end of the block unless it raises."""
-        with lmdb_errors(self.path), OwnTransaction(_begin_write(self._env, self._fd)) as txn:
+        with lmdb_errors(self.path), OwnTransaction(_begin_write(self._env, self._file)) as txn:
             yield BaseWrite(txn, self._meta, self._rows, self._deadlines, self._undelivered)
 
     def rewrite(self, path: Path) -> None:
@@ -563,7 +563,7 @@ class BaseFile(Closable):
         the room between their nodes.
         """
         with lmdb_errors(path):
-            os.close(create_file(path, os.O_RDWR, _mode_of(self._fd)))
+            os.close(create_file(path, os.O_RDWR, self._file.use(_mode_of)))
             with (
                 _scratch_environment(path, _used_bytes(self._env) + REWRITE_SPARE_BYTES) as env,
                 self.reading() as txn,
@@ -591,7 +591,7 @@ class BaseFile(Closable):
         """Write the pages of a transaction's state, without those that are free, to a new file with the
         permissions of this one. The copy is a generation of its own, and never superseded."""
         with lmdb_errors(path):
-            fd = create_file(path, os.O_WRONLY | os.O_TRUNC, _mode_of(self._fd))
+            fd = create_file(path, os.O_WRONLY | os.O_TRUNC, self._file.use(_mode_of))
             try:
                 self._env.copyfd(fd, compact=True, txn=txn)
             finally:
@@ -802,7 +802,7 @@ _TREE_NAMES = (b"meta", b"rows", b"deadlines", b"untold")
 
 class _Environment(NamedTuple):
     env: lmdb.Environment
-    file: io.FileIO
+    file: OpenFile
     mapping: Mapping | None
     trees: Trees
     users: list[_User]
@@ -859,7 +859,7 @@ def _close_released() -> None:
 
 def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
     _allocate_lock_file(path)
-    file = io.FileIO(path, "r+")
+    file = OpenFile(partial(os.open, path, os.O_RDWR | os.O_CLOEXEC))
     try:
         env = lmdb.open(
             str(path),
@@ -870,7 +870,7 @@ def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
             lib_version=_LMDB_1_0,
         )
         try:
-            trees = _open_trees(env, file.fileno(), creates=creates)
+            trees = _open_trees(env, file, creates=creates)
             mapping = _map(file, map_bytes)
             return _Environment(env, file, mapping, trees, [], forks.generation)
         except BaseException:
@@ -890,9 +890,9 @@ def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
         raise
 
 
-def _map(file: io.FileIO, size: int) -> Mapping | None:
+def _map(file: OpenFile, size: int) -> Mapping | None:
     try:
-        return Mapping(file.fileno(), size, is_writable=False)
+        return Mapping(file.fd, size, is_writable=False)
     except OSError:  # so much room for addresses there may not be twice
         return None
 
@@ -925,16 +925,16 @@ def _mode_of(place: int | Path) -> int:
     return os.stat(place).st_mode & MODE_MAX | MODE_DEFAULT
 
 
-def _begin_write(env: lmdb.Environment, fd: int) -> ReadTransaction:
+def _begin_write(env: lmdb.Environment, file: OpenFile) -> ReadTransaction:
     """A write transaction, in a file with a tail."""
     txn = env.begin(write=True)
     # Nobody else makes the file longer now. What this transaction adds has a tail from the next on.
     try:
-        used, size = _used_bytes(env), os.fstat(fd).st_size
+        used, size = _used_bytes(env), file.use(os.fstat).st_size
         if used > size + MISSING_BYTES_MAX:
             raise CorruptStore("base tier", size, f"the file ends here, its pages at {used}")
         if size < used + TAIL_BYTES:
-            os.ftruncate(fd, used + TAIL_BYTES)
+            file.use(os.ftruncate, used + TAIL_BYTES)
     except BaseException:
         txn.abort()
         raise
@@ -946,10 +946,10 @@ def _used_bytes(env: lmdb.Environment) -> int:
     return (env.info()["last_pgno"] + 1) * env.stat()["psize"]
 
 
-def _open_trees(env: lmdb.Environment, fd: int, *, creates: bool) -> Trees:
+def _open_trees(env: lmdb.Environment, file: OpenFile, *, creates: bool) -> Trees:
     # In a transaction of our own: by itself `open_db` waits for a writer and keeps the GIL. One that
     # writes: handles live on only after a commit, and the binding does not commit one that reads.
-    with _begin_write(env, fd) as txn:
+    with _begin_write(env, file) as txn:
         meta, rows, deadlines, undelivered = (
             env.open_db(name, txn=txn, create=creates) for name in _TREE_NAMES
         )

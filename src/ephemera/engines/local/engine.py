@@ -806,7 +806,9 @@ class LocalEngine:
 
     def _attach_child(self) -> None:
         if self._is_closed:
-            raise StoreClosed("the store was closed")  # or was being closed, by a thread of the parent
+            raise StoreClosed(
+                "the store was closed"
+            )  # or was being closed, by a thread of the parent
         former = self._attachment
         if not former.is_held:
             raise StoreLocked(
