@@ -22,8 +22,9 @@ import pytest
 import ephemera
 from ephemera import Store
 from ephemera.core._block import BoundedLock
-from ephemera.engines.local import base_tier, maintenance
+from ephemera.engines.local import base_tier, files, maintenance
 from ephemera.engines.local.engine import LocalEngine
+from ephemera.engines.local.files import Files
 from tests.crash.moments import Moments
 from tests.crash.processes import TINY_SEGMENT_BYTES
 from tests.engines.local.stores import engine_of
@@ -235,6 +236,59 @@ def test_a_signal_handler_may_close_a_store_that_its_thread_compacts(
         assert is_tending.wait(STUCK_SECONDS)
         background.close()
     assert own_threads() == []
+
+
+def handle_once(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, handle: Callable[[], None]
+) -> None:
+    """Have the next call of a method end with a handler."""
+    act = getattr(owner, name)
+
+    def act_and_handle(*given: object) -> object:
+        monkeypatch.setattr(owner, name, act)
+        result = act(*given)
+        handle()
+        return result
+
+    monkeypatch.setattr(owner, name, act_and_handle)
+
+
+WRITES: dict[str, tuple[int, Callable[[LocalEngine], tuple[object, str]]]] = {
+    "before segments are shown": (1, lambda engine: (engine._segments, "on_refresh")),
+    "before there is room": (TINY_SEGMENT_BYTES, lambda engine: (engine._segments, "on_refresh")),
+    "before a segment is made": (TINY_SEGMENT_BYTES, lambda engine: (files, "temporary_name")),
+    "before a segment is named": (TINY_SEGMENT_BYTES, lambda engine: (Files, "allocate_mapped")),
+}
+"""When the handler comes, by how much is written and what it follows."""
+
+
+@pytest.mark.parametrize("moment", WRITES)
+def test_a_write_ends_with_the_store_that_a_signal_handler_closed(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Nobody else may find what it does then: the store may be open in another process by now."""
+    store.put(b"former", b"1")
+    others = {b"other %d" % number: bytes(40_000) for number in range(2)}
+    opened: list[Store] = []
+
+    def close_and_open() -> None:
+        store.close()
+        opened.append(ephemera.open(path, maintenance="manual", segment_bytes=TINY_SEGMENT_BYTES))
+        for key, value in others.items():
+            opened[0].put(key, value)
+
+    size, place = WRITES[moment]
+    if size == 1:
+        engine_of(store)._segments.forget()
+    handle_once(monkeypatch, *place(engine_of(store)), close_and_open)
+    with pytest.raises(ephemera.StoreClosed):
+        store.put(b"late", bytes(size))
+    opened[0].put(b"later", b"1")
+    opened[0].close()
+    with ephemera.open(path, exclusive=True) as again:
+        assert {key: again.get(key) for key in others} == others
+        assert (again.get(b"former"), again.get(b"later")) == (b"1", b"1")
+        assert again.check().problems == ()
 
 
 def test_a_write_that_a_signal_handler_closed_the_store_of_changes_no_other_file(

@@ -192,6 +192,7 @@ cdef class SegmentSet(CompiledAccess):
     cdef Segment active
     cdef uint64_t epoch
     cdef public uint64_t generation      # of the base tier, as `reader` reads it
+    cdef public bint is_closed
     cdef public double lock_timeout
     cdef public bint is_read_only
     cdef public bint syncs_each
@@ -249,12 +250,21 @@ cdef class SegmentSet(CompiledAccess):
         """These are the segments as of `epoch`; the first takes writes, or none does.
 
         `kept` are those right before them, newest first: the base tier has all that they hold, but a
-        key is found sooner there.
+        key is found sooner there. Raises StoreClosed after the end: what a signal handler has closed in the
+        middle of a refresh, which then goes on, takes no more writes.
         """
+        if self.is_closed:
+            raise StoreClosed("the store was closed")
         self.segments = segments
         self.readable = segments + kept
         self.active = segments[0] if segments and takes_writes else None
         self.epoch = epoch
+
+    def hide(self) -> None:
+        """Show no segments."""
+        self.segments = self.readable = []
+        self.active = None
+        self.forget()
 
     def forget(self) -> None:
         """Make the next operation look again, whatever the epoch."""

@@ -90,7 +90,6 @@ class Segments(SegmentSet):
         self._not_before_ns = 0
         self.refreshing = BoundedLock("refresh", lock_timeout)
         self.making = BoundedLock("segment", lock_timeout)
-        self.is_closed = False
         self.frees_later = False
         """Whether somebody calls `free` now and then, so that nobody else waits for it."""
         self.asking = threading.local()
@@ -112,8 +111,7 @@ class Segments(SegmentSet):
                 self.on_first_use()
             epoch = None
             while epoch != self.control.epoch:
-                if self.is_closed:
-                    raise StoreClosed("the store was closed")
+                self._must_be_open()
                 epoch = self.control.epoch
                 self._refresh_to(epoch)
         if not self.frees_later:
@@ -210,8 +208,7 @@ class Segments(SegmentSet):
         # Once closed, this process has no say in what the next segment is: others may have the store by now.
         # Not `refreshing`: this takes as long as the disk does, and no reader waits for a writer.
         with self.making:
-            if self.is_closed:
-                raise StoreClosed("the store was closed")
+            self._must_be_open()
             self._make_room(size)
         self.on_frozen()
 
@@ -246,14 +243,11 @@ class Segments(SegmentSet):
             self._files.name_mapped(
                 mapped,
                 path,
-                lambda memory: format_segment(
-                    memory,
-                    number=number,
-                    previous_head=previous_head,
-                    salt=int.from_bytes(os.urandom(8), "little"),
-                    created_ms=self.clock.now_ms(),
-                ),
+                lambda memory: self._format(memory, number, previous_head),
             )
+        except FileNotFoundError:
+            self._must_be_open()  # else whoever opened the store since has removed what was unfinished
+            raise
         except EphemeraError:
             if mapped.path == path:
                 # Nobody knows whether a power loss would take it away, with all that would follow.
@@ -267,6 +261,22 @@ class Segments(SegmentSet):
             self.control.active = number
             self.control.publish()
             self.refresh()
+
+    def _format(self, memory: memoryview, number: int, previous_head: int) -> None:
+        # A signal handler may have closed the store, and another process may be making a segment of this
+        # number. If the handler comes later, whoever opens the store removes the file, which has no name yet.
+        self._must_be_open()
+        format_segment(
+            memory,
+            number=number,
+            previous_head=previous_head,
+            salt=int.from_bytes(os.urandom(8), "little"),
+            created_ms=self.clock.now_ms(),
+        )
+
+    def _must_be_open(self) -> None:
+        if self.is_closed:
+            raise StoreClosed("the store was closed")
 
     def _allocated(self, path: Path, size: int) -> Mapped:
         spare = self._spare
@@ -351,7 +361,9 @@ class Segments(SegmentSet):
         """Let the active segment take no more writes, so that a checkpoint can apply it."""
         with self.writer_lock():
             self.refresh()
-            if self.control.active and self.segments[0].records_bytes:
+            # None where a signal handler, or another thread, has closed the store just now.
+            segments = self.segments
+            if self.control.active and segments and segments[0].records_bytes:
                 self._freeze()
 
     def _freeze(self) -> None:
@@ -398,8 +410,9 @@ class Segments(SegmentSet):
     def sync(self) -> None:
         """Put everything that was written on the disk."""
         self.refresh()
-        if self.segments:
-            self.acknowledge(self.segments[0].number, self.segments[0].position)
+        segments = self.segments
+        if segments:
+            self.acknowledge(segments[0].number, segments[0].position)
 
     def sync_alone(self) -> int:
         """Put everything on the disk without the sync lock; return how many syncs that took.
@@ -467,8 +480,7 @@ class Segments(SegmentSet):
         self.give_up_spare()
         self._kept = []
         self.free()
-        self.show([], 0, False)
-        self.forget()
+        self.hide()
         self._mapped = {}
 
 
