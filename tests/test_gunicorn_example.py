@@ -20,6 +20,23 @@ WORKERS = 4
 LIMIT = 100
 PATIENCE_SECONDS = 30
 
+# A worker takes its signal handlers from gunicorn's master until it has set its own, and a SIGTERM that it
+# gets before that is lost: the master then waits for this worker until `graceful_timeout`. A signal that
+# is blocked meanwhile comes later instead.
+GUNICORN_CONFIG = """
+import os, signal
+
+def mask(how):
+    signal.pthread_sigmask(how, [signal.SIGTERM])
+
+os.register_at_fork(
+    before=lambda: mask(signal.SIG_BLOCK), after_in_parent=lambda: mask(signal.SIG_UNBLOCK)
+)
+
+def post_worker_init(worker):
+    mask(signal.SIG_UNBLOCK)
+"""
+
 
 class Answer:
     """What came back from the app."""
@@ -43,12 +60,15 @@ class Answer:
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """The app behind gunicorn, on a port that the system chose."""
     pytest.importorskip("gunicorn")
+    config = tmp_path / "gunicorn_config.py"
+    config.write_text(GUNICORN_CONFIG)
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         server = subprocess.Popen(
             [
                 *(sys.executable, "-m", "gunicorn", "--workers", str(WORKERS)),
                 *("--bind", f"fd://{listener.fileno()}", "--chdir", str(EXAMPLE)),
-                *("--worker-tmp-dir", str(tmp_path), *request.param, "app:app"),
+                *("--worker-tmp-dir", str(tmp_path), "--config", str(config)),
+                *(*request.param, "app:app"),
             ],
             pass_fds=[listener.fileno()],
             env={**os.environ, "SESSIONS_STORE": str(tmp_path / "sessions.eph")},
