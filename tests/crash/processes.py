@@ -77,6 +77,10 @@ class Peer:
     def has_answered(self) -> bool:
         return self._pipe.poll()
 
+    def fileno(self) -> int:
+        """What is readable once the peer has answered, or is dead: `connection.wait` asks."""
+        return self._pipe.fileno()
+
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         self.tell(function, *args)
         return self.answer()

@@ -13,6 +13,7 @@ import pytest
 
 import ephemera
 from ephemera.engines.local._control import Control
+from tests.crash import writers
 from tests.crash.processes import TINY_SEGMENT_BYTES, Peer, Seat, peers
 from tests.crash.writers import FAMILY, Crew
 from tests.engines.local.stores import engine_of
@@ -65,6 +66,22 @@ def test_five_hundred_kills_lose_nothing_and_stop_nobody(
     seen = attack(path, tmp_path, cycles=500, seed=random.randrange(2**32))
     with capsys.disabled():
         print(f"\n{seen}")  # noqa: T201
+
+
+def test_what_a_writer_raises_is_raised_where_its_reports_are_awaited(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Then it reports no more: to wait for that would only say that nobody gets anything done.
+    monkeypatch.setattr(writers, "PATIENCE_SECONDS", 5.0)
+    with ephemera.open(path) as store:
+        store.family(FAMILY, default_ttl=3600)
+        crew = Crew(path, tmp_path, 2)
+        crew.pause()
+        engine_of(store)._control.fail()
+        crew.resume()
+        with pytest.raises(ephemera.StoreFailed):
+            crew.work_each(1)
+        crew.kill(*crew.writers)
 
 
 def attack_all(path: Path, place: Path, cycles: int, seed: int) -> str:

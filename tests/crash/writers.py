@@ -151,6 +151,11 @@ class Writer:
         self.peer = Peer(path, **options)
         self.peer.tell(write_on, number, str(fifo))
 
+    @property
+    def sources(self) -> tuple[int, Peer]:
+        """Where its reports come in, and its answer: a writer that raised something reports no more."""
+        return self.reports, self.peer
+
     def read(self) -> list[tuple[int, int, int]]:
         """The reports that have come in; what the writer raised is raised here."""
         if self.died_ns is None and self.peer.has_answered():
@@ -354,10 +359,10 @@ class Crew:
 
     def _listen(self) -> None:
         alive = [writer for writer in self.writers if writer.died_ns is None]
-        ready = wait([writer.reports for writer in alive], PATIENCE_SECONDS)
+        ready = wait([source for writer in alive for source in writer.sources], PATIENCE_SECONDS)
         assert ready, "no writer gets anything done"
         for writer in alive:
-            if writer.reports in ready:
+            if not set(ready).isdisjoint(writer.sources):
                 self._take(writer)
 
     def _take(self, writer: Writer) -> None:
