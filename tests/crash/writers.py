@@ -152,9 +152,9 @@ class Writer:
         self.peer.tell(write_on, number, str(fifo))
 
     @property
-    def sources(self) -> tuple[int, Peer]:
+    def sources(self) -> tuple[int, int]:
         """Where its reports come in, and its answer: a writer that raised something reports no more."""
-        return self.reports, self.peer
+        return self.reports, self.peer.fileno()
 
     def read(self) -> list[tuple[int, int, int]]:
         """The reports that have come in; what the writer raised is raised here."""
