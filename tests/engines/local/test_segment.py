@@ -232,8 +232,8 @@ def test_checking_many_versions_of_one_key_costs_what_many_keys_cost() -> None:
 def test_a_batch_that_cannot_be_written_is_never_seen_and_never_overwritten() -> None:
     segments = MemorySegmentSet()
     segments.store(b"before", b"1")
+    wrong = Row("2", NOW_MS)  # type: ignore[arg-type]  # what a bug above would hand down
     with pytest.raises((TypeError, ValueError)):
-        wrong = Row("2", NOW_MS)  # type: ignore[arg-type]  # what a bug above would hand down
         segments.write([Write(FAMILY, b"a", Row(b"1", NOW_MS)), Write(FAMILY, b"b", wrong)])
     segments.store(b"after", b"2")
     found = {key: segments.get(FAMILY, key, NOW_MS) for key in (b"before", b"a", b"b", b"after")}
