@@ -23,6 +23,7 @@ import ephemera
 from ephemera import Store
 from ephemera.core._block import BoundedLock
 from ephemera.engines.local import base_tier, files, maintenance
+from ephemera.engines.local.base_tier import BaseFile
 from ephemera.engines.local.engine import LocalEngine
 from ephemera.engines.local.files import Files
 from tests.crash.moments import Moments
@@ -288,6 +289,30 @@ def test_a_write_ends_with_the_store_that_a_signal_handler_closed(
     with ephemera.open(path, exclusive=True) as again:
         assert {key: again.get(key) for key in others} == others
         assert (again.get(b"former"), again.get(b"later")) == (b"1", b"1")
+        assert again.check().problems == ()
+
+
+COMPACTIONS: dict[str, tuple[object, str]] = {
+    "as the former file is closed": (base_tier, "_let_go"),
+    "before the new file is made": (files, "temporary_name"),
+    "before the new file is named": (BaseFile, "rewrite"),
+}
+
+
+@pytest.mark.parametrize("moment", COMPACTIONS)
+def test_a_compaction_ends_with_the_store_that_a_signal_handler_closed(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def close_and_open() -> None:
+        store.close()
+        ephemera.open(path).close()
+
+    handle_once(monkeypatch, *COMPACTIONS[moment], close_and_open)
+    with suppress(ephemera.StoreClosed):  # it may be done by then
+        store.compact()
+    assert repr(store).endswith("closed>")
+    with ephemera.open(path, exclusive=True) as again:
+        assert again.count() == 20
         assert again.check().problems == ()
 
 

@@ -259,8 +259,7 @@ class BaseTier:
             file = self._current_file()
             successor = file.generation + 1
             path = self._layout.base_file(successor)
-            with self._files.made_whole(path) as temporary:
-                file.rewrite(temporary)
+            self._rewrite(file, path)
             try:
                 with self._control.lmdb.take(self._lock_timeout):
                     with acquire_writer():
@@ -272,6 +271,16 @@ class BaseTier:
                 # Only the waits before the commit raise this: nobody will ever read the copy.
                 self._files.remove(path)
                 raise
+
+    def _rewrite(self, file: BaseFile, path: Path) -> None:
+        try:
+            with self._files.made_whole(path) as temporary:
+                file.rewrite(temporary)
+        except FileNotFoundError:
+            if not file.is_closed:
+                raise
+            # By a signal handler; and whoever opened the store since has removed what was unfinished.
+            raise StoreClosed("the store was closed") from None
 
     def _remove_before(self, generation: int) -> None:
         """Remove the former generations, also those that a death in this place left."""
@@ -851,8 +860,10 @@ def _close_released() -> None:
         hold = HeldLock(_opening, 0)
         try:
             while hold.is_held and _released:
-                _let_go(_released[0])
-                _released.popleft()
+                user = _released[0]
+                _let_go(user)
+                with contextlib.suppress(ValueError):  # a signal handler has come here too
+                    _released.remove(user)
         finally:
             hold.leave()
 
@@ -974,7 +985,9 @@ def _let_go(user: _User) -> None:
         if all(one is user for one in known.users):
             known.env.close()
             known.file.close()
-            del _environments[identity]
+            # A signal handler may have done the same, and opened the file anew.
+            if _environments.get(identity) is known:
+                _environments.pop(identity, None)
         elif user in known.users:
             known.users.remove(user)
 
