@@ -15,20 +15,29 @@ INHERITED = (
 generation = 0
 """How often this process's line has forked since the interpreter started."""
 
-seen = 0
-"""Counts up when a fork begins, and again when it has ended: odd while one is under way."""
+begun = 0
+"""How many forks have begun in this process."""
+
+under_way = 0
+"""How many have begun and not ended: threads may fork at the same time."""
 
 
-def _count() -> None:
-    global seen
-    seen += 1
+def _begin() -> None:
+    global begun, under_way
+    under_way += 1
+    begun += 1
+
+
+def _end() -> None:
+    global under_way
+    under_way -= 1
 
 
 def _note_fork() -> None:
-    global generation
+    global generation, under_way
     generation += 1
-    _count()
+    under_way = 0  # those of other threads end in the parent
 
 
 # Registered before the hooks of the modules that import this one, and so called before them.
-os.register_at_fork(before=_count, after_in_parent=_count, after_in_child=_note_fork)
+os.register_at_fork(before=_begin, after_in_parent=_end, after_in_child=_note_fork)

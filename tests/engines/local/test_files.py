@@ -471,6 +471,50 @@ def test_a_lock_file_that_another_thread_closes_keeps_its_number_until_its_use_e
     lock.file.unlock()
 
 
+OPEN_BETWEEN_FORKS = """
+    import os
+    import sys
+    import threading
+
+    waiting, may_fork = threading.Semaphore(0), threading.Event()
+    main = threading.current_thread()
+
+    def wait():
+        if threading.current_thread() is not main:
+            waiting.release()
+            may_fork.wait()
+
+    os.register_at_fork(before=wait)  # before the import: called after the hook that counts
+    from ephemera.engines.local._lock_file import LockFile
+
+    def fork():
+        if os.fork() == 0:
+            os._exit(0)
+
+    def open_once():
+        opened.append(os.open(sys.argv[1], os.O_RDONLY))
+        return opened[-1]
+
+    opened = []
+    threads = [threading.Thread(target=fork, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        waiting.acquire()
+    LockFile(open_once).close()
+    print(len(opened) > 1)
+    may_fork.set()
+    for thread in threads:
+        thread.join()
+    opened.clear()
+    LockFile(open_once).close()
+    print(len(opened))
+    """
+
+
+def test_a_lock_file_that_was_opened_while_two_threads_fork_is_opened_again(tmp_path: Path) -> None:
+    assert run_python(OPEN_BETWEEN_FORKS, tmp_path).stdout == "True\n1\n"
+
+
 def test_a_lock_file_that_was_opened_during_a_fork_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,11 +523,15 @@ def test_a_lock_file_that_was_opened_during_a_fork_is_opened_again(
 
     def open_in_a_fork() -> int:
         fds.append(os.open(tmp_path, os.O_RDONLY))
-        monkeypatch.setattr(forks, "seen", forks.seen + (len(fds) < 3))
+        forks_under_way = {1: 1, 2: 2, 3: 1, 4: 0, 5: 0}[len(fds)]
+        if forks_under_way > forks.under_way:
+            monkeypatch.setattr(forks, "begun", forks.begun + 1)
+        monkeypatch.setattr(forks, "under_way", forks_under_way)
         return fds[-1]
 
     file = LockFile(open_in_a_fork)
-    assert len(fds) == 3  # a fork began during the first, and ended during the second
+    # One fork began during the first, another one during the second; both have ended after the fourth.
+    assert len(fds) == 5
     assert file.is_open
     file.close()
 

@@ -53,9 +53,9 @@ cdef class OpenFile:
         # The child of a fork in another thread may have the descriptor before it is known here. Such a one
         # is never locked.
         for _ in range(TRIES):
-            seen = forks.seen
+            begun, under_way = forks.begun, forks.under_way
             self.fd = open()
-            if forks.seen == seen and seen % 2 == 0:
+            if forks.begun == begun and under_way == 0:
                 break
             self._close()
         else:
