@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import lmdb
 import pytest
 
 import ephemera
+from ephemera.engines.local import base_tier
 from ephemera.engines.local._control import Control
+from ephemera.engines.local._lock_file import write_locker
 from tests.crash import writers
 from tests.crash.processes import TINY_SEGMENT_BYTES, Peer, Seat, peers
 from tests.crash.writers import FAMILY, Crew
-from tests.engines.local.stores import engine_of
+from tests.engines.local.stores import THOUSAND, base_file, engine_of, open_local
 
 WRITERS = 4
 WORK_MAX = 60
@@ -364,3 +370,69 @@ _held: list[ephemera.Snapshot] = []
 def hold_snapshots(seat: Seat, count: int) -> int:
     _held.extend(seat.store.snapshot() for _ in range(count))
     return len(_held)
+
+
+# --- death inside LMDB's setup of its lock file ---------------------------------------------------
+
+SET_UP = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(fd, fcntl.LOCK_EX, 1)
+start, end = int(sys.argv[2]), int(sys.argv[3])
+os.pwrite(fd, bytes(end - start), start)
+print("inside", flush=True)
+sys.stdin.read()
+"""
+"""What LMDB does when it opens a file that no process has open, up to where it dies."""
+MAGIC, TRANSACTION = range(8), range(8, 16)
+"""What LMDB sets up in its lock file, in this order: a magic number, and after a while the last transaction."""
+
+
+@pytest.mark.parametrize("unset", [MAGIC, TRANSACTION], ids=["magic", "transaction"])
+def test_a_death_inside_the_setup_of_lmdb_s_lock_file_costs_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, unset: range
+) -> None:
+    rows = {b"%02d" % number: THOUSAND for number in range(20)}
+    with open_local(path) as store:
+        for key, value in rows.items():
+            store.put(key, value)
+            store.checkpoint()
+    lock_file = path / "base" / f"{base_file(path).name}-lock"
+    with dying_in_setup(lock_file, unset, monkeypatch), open_local(path) as store:
+        assert dict(store.scan()) == rows
+        store.put(b"after", b"1")
+        store.checkpoint()
+    with open_local(path) as store:
+        assert dict(store.scan()) == {**rows, b"after": b"1"}
+        assert store.check().problems == ()
+
+
+@contextmanager
+def dying_in_setup(
+    lock_file: Path, unset: range, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A process that is killed inside the setup, and is gone after an opener has first looked for it."""
+    given = [str(lock_file), str(unset.start), str(unset.stop)]
+    command = [sys.executable, "-c", SET_UP, *given]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dying:
+        assert dying.stdout is not None
+        assert dying.stdout.readline() == b"inside\n"
+
+        def look(fd: int) -> int:
+            found = write_locker(fd)
+            dying.kill()
+            dying.wait()
+            return found
+
+        # Any: as `lmdb.open` takes them
+        def open_when_it_is_gone(*given: Any, **named: Any) -> lmdb.Environment:
+            assert dying.poll() is not None, "LMDB would take the file for set up"
+            return lmdb_open(*given, **named)
+
+        lmdb_open = lmdb.open
+        monkeypatch.setattr(base_tier, "write_locker", look)
+        monkeypatch.setattr(lmdb, "open", open_when_it_is_gone)
+        try:
+            yield
+        finally:
+            dying.kill()

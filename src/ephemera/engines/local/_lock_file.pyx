@@ -23,6 +23,21 @@ cdef extern from "<sys/file.h>" nogil:
     int LOCK_UN
     int flock(int fd, int operation)
 
+cdef extern from "<fcntl.h>" nogil:
+    int F_GETLK
+    short F_RDLCK
+    short F_UNLCK
+    struct flock_range "flock":
+        short l_type
+        short l_whence
+        long l_start
+        long l_len
+        int l_pid
+    int fcntl(int fd, int command, flock_range *range)
+
+cdef extern from "<unistd.h>" nogil:
+    short SEEK_SET
+
 cdef enum:
     TRIES = 100     # to open a file while nobody forks; a hook of somebody else's may open one in a fork
 
@@ -134,3 +149,16 @@ def close_inherited(kept) -> None:
             file.is_closed = True
             file._close()
         at = file.older
+
+
+def write_locker(int fd) -> int:
+    """Return the pid of the process with a write lock (of `fcntl`) on the first byte of a file; 0: nobody.
+
+    Without taking one: a process that dies has its locks for a moment longer, and would look like a user.
+    """
+    cdef flock_range first
+    first.l_type, first.l_whence, first.l_start, first.l_len = F_RDLCK, SEEK_SET, 0, 1
+    while fcntl(fd, F_GETLK, &first):
+        if errno != EINTR:
+            PyErr_SetFromErrno(OSError)
+    return 0 if first.l_type == F_UNLCK else first.l_pid

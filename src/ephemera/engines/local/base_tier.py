@@ -16,6 +16,7 @@ import os
 import re
 import struct
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,7 @@ from lmdb.verify import VerifyError, verify
 from ephemera.core import forks
 from ephemera.core._block import BoundedLock, HeldLock, block
 from ephemera.core.errors import CorruptStore, StoreBusy, StoreClosed, StoreFull
+from ephemera.core.nonblocking import is_nonblocking
 from ephemera.core.options import MODE_DEFAULT, MODE_MAX
 from ephemera.core.row import NEVER_MS
 from ephemera.engines.local._base import (
@@ -45,7 +47,7 @@ from ephemera.engines.local._base import (
 )
 from ephemera.engines.local._branch_cache import BranchCache
 from ephemera.engines.local._control import Control, LockGuard
-from ephemera.engines.local._lock_file import OpenFile
+from ephemera.engines.local._lock_file import OpenFile, write_locker
 from ephemera.engines.local._mapping import Mapping
 from ephemera.engines.local._pages import Tree
 from ephemera.engines.local._scan import (
@@ -66,6 +68,7 @@ from ephemera.engines.local.layout import Layout
 READERS_MAX = 1024
 OPENING_PATIENCE = 10.0
 """How many seconds a thread waits for another one of this process that opens or closes a file."""
+SETUP_PAUSE_SECONDS = 0.001
 LOCK_FILE_BYTES = 128 * 1024
 """More than LMDB's lock file takes for so many readers."""
 TAIL_BYTES = 256 * 1024
@@ -869,7 +872,7 @@ def _close_released() -> None:
 
 
 def _open_anew(path: Path, map_bytes: int, *, creates: bool) -> _Environment:
-    _allocate_lock_file(path)
+    _prepare_lock_file(path)
     file = OpenFile(partial(os.open, path, os.O_RDWR | os.O_CLOEXEC))
     try:
         env = lmdb.open(
@@ -917,8 +920,7 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _allocate_lock_file(path: Path) -> None:
-    # LMDB maps this file sparse: on a full disk, touching it would kill the process.
+def _prepare_lock_file(path: Path) -> None:
     with system_errors(path):
         lock_file = path.with_name(f"{path.name}-lock")
         try:
@@ -926,9 +928,29 @@ def _allocate_lock_file(path: Path) -> None:
         except FileNotFoundError:
             fd = create_file(lock_file, os.O_RDWR, _mode_of(path))
         try:
+            # LMDB maps this file sparse: on a full disk, touching it would kill the process.
             allocate(fd, LOCK_FILE_BYTES)
+            _await_setup(fd, lock_file)
         finally:
             os.close(fd)
+
+
+def _await_setup(fd: int, lock_file: Path) -> None:
+    """Wait until no process sets up LMDB's lock file, not even one that was killed and is not quite gone.
+
+    LMDB write-locks the first byte meanwhile. An opener that meets that lock waits for it, and then takes the
+    file for set up: what a killed process left of it is no LMDB file, or has no last transaction, and the
+    pages look damaged. The system hands on the LMDB lock of such a process before it frees the locks on files.
+    """
+    waited = 0.0
+    pause = threading.Event()
+    while pid := write_locker(fd):
+        if is_nonblocking() or waited >= OPENING_PATIENCE:
+            raise StoreBusy(
+                f"process {pid} is setting up {lock_file}, and did not end within {OPENING_PATIENCE:g} s"
+            )
+        pause.wait(SETUP_PAUSE_SECONDS)
+        waited += SETUP_PAUSE_SECONDS
 
 
 def _mode_of(place: int | Path) -> int:
