@@ -7,7 +7,6 @@ swap          the one script: change keys if they are as they were
 layout        how rows become keys and values
 families      the table of families, kept in a key of its own
 walking       visiting all keys: count, scan, purge, check
-turns         the writer lock among the threads of this process
 transaction   what was read, and the commit that holds if it still is so
 operations    what both layouts have in common
 engine        whole rows, with everything that a store can do here

@@ -133,9 +133,7 @@ class RedisEngine(Operations[Rows]):
                 Capability.TRANSACTIONS,
                 "they lie on several servers; compare_and_set one key, or open a single redis://",
             )
-        turn = RedisTransaction(self, self.clock.now_ms())
-        self.turns.take(turn)
-        return turn
+        return RedisTransaction(self, self.clock.now_ms(), self.writer_gate.acquire())
 
     # --- families -----------------------------------------------------------------------------
 

@@ -28,12 +28,12 @@ from ephemera.core.keyvalue import (
 )
 from ephemera.core.options import Options
 from ephemera.core.row import Row
+from ephemera.core.writer_gate import WriterGate
 from ephemera.engines.redis.families import RedisFamily
 from ephemera.engines.redis.layout import Layout, set_command
 from ephemera.engines.redis.routing import Patience, Request, Router, read, swap_request
 from ephemera.engines.redis.settings import Settings
 from ephemera.engines.redis.swap import DELETE, NOTHING, Swap, exactly
-from ephemera.engines.redis.turns import Turns
 from ephemera.engines.redis.walking import Walk
 
 L = TypeVar("L", bound=Layout)
@@ -57,7 +57,7 @@ class Operations(ABC, Generic[L]):
         self.layout = layout
         self.settings = settings
         self.router = Router(settings)
-        self.turns = Turns(duration_ms(options.lock_timeout, name="lock_timeout"))
+        self.writer_gate = WriterGate(duration_ms(options.lock_timeout, name="lock_timeout"))
         self.walk = Walk(self.router, layout)
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Operations(ABC, Generic[L]):
         return self._visit(family, now_ms)
 
     def _visit(self, family: RedisFamily, now_ms: int | None) -> Iterator[tuple[bytes, Row]]:
-        """All rows in the order of their keys, each as it is when its turn comes."""
+        """All rows in the order of their keys, each as it is when it is reached."""
         self.check_open()
         keys = {native: key for key, native in self.named(family)}
         seen_ms = self.clock.now_ms() if now_ms is None else now_ms
@@ -251,7 +251,7 @@ class Operations(ABC, Generic[L]):
     def check_writable(self) -> None:
         """Return when a write may go ahead."""
         self.check_not_read_only()
-        self.turns.wait()
+        self.writer_gate.wait_until_free()
 
     def check_not_read_only(self) -> None:
         self.check_open()

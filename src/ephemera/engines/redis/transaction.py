@@ -6,13 +6,13 @@ block read may be of different instants while it runs; if so, the commit finds i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ephemera.core.errors import TransactionConflict
 from ephemera.core.keyvalue import Capability, Range, Write, unsupported
 from ephemera.core.row import Row
+from ephemera.core.writer_gate import TransactionToken
 from ephemera.engines.redis.families import RedisFamily
 from ephemera.engines.redis.swap import ANYTHING, DELETE, LEAVE, NOTHING, Known, Swap, exactly
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class RedisTransaction:
-    """The writer's turn among the threads of this process, and what was read in it."""
+    """The writer gate of this store's threads, held by a token, and what was read meanwhile."""
 
-    def __init__(self, engine: RedisEngine, now_ms: int) -> None:
+    def __init__(self, engine: RedisEngine, now_ms: int, token: TransactionToken) -> None:
         self._engine = engine
         self.now_ms = now_ms
-        self.thread_id = threading.get_ident()
+        self._token = token
         self._read: dict[bytes, bytes | None] = {}  # as it was, by native key
 
     def family(self, name: str) -> RedisFamily | None:
@@ -47,7 +47,7 @@ class RedisTransaction:
         )
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
-        """Write everything if nothing that was read has changed, and end the turn.
+        """Write everything if nothing that was read has changed, and release the writer gate.
 
         Raises TransactionConflict when something has.
         """
@@ -61,7 +61,7 @@ class RedisTransaction:
             self.close()
 
     def close(self) -> None:
-        self._engine.turns.end(self)
+        self._engine.writer_gate.release(self._token)
 
     def _swaps(self, writes: Sequence[Write]) -> list[Swap]:
         acts = {}

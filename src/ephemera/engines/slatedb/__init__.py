@@ -10,8 +10,7 @@
 | `reading` | reads of a state: the store, a snapshot, a transaction |
 | `writing` | batches, updates of one key, commits |
 | `families` | the table of families, one record of the store |
-| `gate` | the writer lock among the threads of this store |
-| `views` | snapshots and turns, as the store layer sees them |
+| `views` | snapshots and transactions, as the store layer sees them |
 | `upkeep`, `checking` | the dead, the dropped, compaction; the walk over everything |
 | `engine` | all of it as the one protocol of an engine |
 """

@@ -48,6 +48,7 @@ from ephemera.core.keyvalue import (
 )
 from ephemera.core.options import Options
 from ephemera.core.row import Row
+from ephemera.core.writer_gate import WriterGate
 from ephemera.engines.slatedb import library
 from ephemera.engines.slatedb._calls import plain_rows
 from ephemera.engines.slatedb.checking import check_rows
@@ -61,7 +62,6 @@ from ephemera.engines.slatedb.families import (
     Table,
     prefix_of,
 )
-from ephemera.engines.slatedb.gate import Gate, Turnkey
 from ephemera.engines.slatedb.library import CLOSED, check_threads, load
 from ephemera.engines.slatedb.opening import Claim, open_reader, open_writer
 from ephemera.engines.slatedb.place import read_place
@@ -99,7 +99,7 @@ class SlateEngine:
         self.is_read_only = options.read_only
         if self.is_read_only:
             self.capabilities = self.capabilities - {Capability.SNAPSHOTS}
-        self._gate = Gate(duration_ms(options.lock_timeout, name="lock_timeout"))
+        self._writer_gate = WriterGate(duration_ms(options.lock_timeout, name="lock_timeout"))
         self._compactions = Compactions(self._place)
         self._background: Background | None = None
         self._is_durable = options.durability == "commit"
@@ -284,7 +284,7 @@ class SlateEngine:
         /,
     ) -> None:
         self._check_writable()
-        with self._gate.writing():
+        with self._writer_gate.writing():
             row = (value, written_ms, deadline_ms, idle_ms, hard_ms)
             self._writer.put(self._prefix(family), key, row, durable)
 
@@ -300,7 +300,7 @@ class SlateEngine:
         durable: bool | None,
     ) -> None:
         self._check_writable()
-        with self._gate.writing():
+        with self._writer_gate.writing():
             prefix = self._prefix(family)
             if values:
                 batch = self._writer.batch()
@@ -321,7 +321,7 @@ class SlateEngine:
         self, family: SlateFamily, keys: Sequence[bytes], *, durable: bool | None
     ) -> int:
         self._check_writable()
-        with self._gate.writing():
+        with self._writer_gate.writing():
             prefix = self._prefix(family)
             return self._writer.delete_if(
                 [(prefix, key) for key in keys],
@@ -331,7 +331,7 @@ class SlateEngine:
 
     def write(self, writes: Sequence[Write], *, durable: bool | None) -> None:
         self._check_writable()
-        with self._gate.writing():
+        with self._writer_gate.writing():
             for family in {id(write.family): write.family for write in writes}.values():
                 self._prefix(family)  # type: ignore[arg-type]  # one of our own
             if writes:
@@ -341,7 +341,7 @@ class SlateEngine:
         self, writes: Sequence[tuple[FamilyRef, bytes, Row | None]], *, durable: bool
     ) -> Soon:
         self._check_writable()
-        with self._gate.writing():
+        with self._writer_gate.writing():
             return self._writer.write_soon(writes, durable=durable)
 
     def check_writer(self) -> None:
@@ -352,24 +352,23 @@ class SlateEngine:
         self, family: SlateFamily, key: bytes, change: Change, *, durable: bool | None
     ) -> None:
         self._check_writable()
-        with self._gate.writing():
+        with self._writer_gate.writing():
             self._writer.update(self._prefix(family), key, change, durable)
 
     def begin(self) -> SlateTransaction:
         self._check_writable()
-        turn = Turnkey()
-        self._gate.take(turn)
+        token = self._writer_gate.acquire()
         try:
             self._check_open()
             return SlateTransaction(
                 self._writer.begin(),
                 self.clock.now_ms(),
                 self._check_open,
-                partial(self._gate.end, turn),
+                partial(self._writer_gate.release, token),
                 self._writer.commit,
             )
         except BaseException:
-            self._gate.end(turn)
+            self._writer_gate.release(token)
             raise
 
     # --- families -----------------------------------------------------------------------------
@@ -405,8 +404,7 @@ class SlateEngine:
     def _change_families(self, change: Callable[[Table], T]) -> T:
         """Alone: once it is done, nobody writes to an id that was given up."""
         self._check_writable()
-        turn = Turnkey()
-        self._gate.take(turn)
+        token = self._writer_gate.acquire()
         try:
             self._check_open()
             table = self._families.table.copy()
@@ -419,7 +417,7 @@ class SlateEngine:
                 self._families.load(data)
             return result
         finally:
-            self._gate.end(turn)
+            self._writer_gate.release(token)
 
     # --- expiry -------------------------------------------------------------------------------
 
@@ -430,7 +428,7 @@ class SlateEngine:
         purged = 0
         for dead in in_batches(self._dead(now_ms), limit=limit, batch=batch):
             places = [(prefix, key) for _, prefix, key in dead]
-            with self._gate.writing():
+            with self._writer_gate.writing():
                 purged += self._writer.delete_if(
                     places, lambda row, _: is_dead(row.deadline_ms, now_ms), durable=False
                 )
@@ -462,7 +460,7 @@ class SlateEngine:
                 for key, _, _ in plain_rows(answer):
                     batch.delete(b"", key)
                 self._check_writable()
-                with self._gate.writing():
+                with self._writer_gate.writing():
                     self._writer.write(batch, self.clock.now_ms(), durable=False)
             self._change_families(partial(Table.forget, family_id=given_up[0]))
 
@@ -505,7 +503,7 @@ class SlateEngine:
         self._check_writable()
         self._sweep()
         # SlateDB compacts as of the last write that was flushed: one of now lets it know what is dead now.
-        with self._gate.writing():
+        with self._writer_gate.writing():
             self._writer.touch()
         self._flush("MEM_TABLE")
         self._compactions.rewrite()
@@ -531,7 +529,7 @@ class SlateEngine:
         if self._closed is not None:
             return
         self._closed = CLOSED
-        self._gate.open()
+        self._writer_gate.release_any()
         if self._background is not None:
             self._background.end()
         try:

@@ -57,7 +57,7 @@ Commit = Callable[[State, Sequence[tuple[bytes, bytes, Row | None]], bool | None
 
 
 class SlateTransaction(SlateView):
-    """The writer's turn: a serializable transaction of SlateDB, whose commit ends it."""
+    """A serializable transaction of SlateDB that holds the writer gate until its commit or close."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SlateTransaction(SlateView):
         self._commit = commit
 
     def commit(self, writes: Sequence[Write], *, durable: bool | None) -> None:
-        """Write everything, and end the turn.
+        """Write everything, and release the writer gate.
 
         Raises TransactionConflict when somebody wrote what was read, which no thread of this store can.
         """
