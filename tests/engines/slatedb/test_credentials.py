@@ -11,7 +11,7 @@ import ephemera
 from ephemera import EngineUnavailable, InvalidArgument
 from ephemera.engines.slatedb import credentials, engine
 from ephemera.engines.slatedb.credentials import naming_credentials
-from ephemera.engines.slatedb.place import read_place
+from ephemera.engines.slatedb.location import read_location
 from tests.engines.slatedb.buckets import s3_url
 from tests.engines.slatedb.metadata import ROLE, ROLES_PATH, serving
 from tests.wire.servers import free_port
@@ -113,12 +113,12 @@ def test_a_container_of_azure_without_an_account_says_which_variables_to_set() -
 def test_an_object_store_that_does_not_answer_names_the_variables_that_are_not_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place = read_place("gs://bucket/app")
+    location = read_location("gs://bucket/app")
     with (
         pytest.raises(EngineUnavailable, match="set GOOGLE_SERVICE_ACCOUNT"),
-        naming_credentials(place),
+        naming_credentials(location),
     ):
         raise EngineUnavailable("the object store did not answer")
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", "file")
-    with pytest.raises(EngineUnavailable, match=r"answer$"), naming_credentials(place):
+    with pytest.raises(EngineUnavailable, match=r"answer$"), naming_credentials(location):
         raise EngineUnavailable("the object store did not answer")

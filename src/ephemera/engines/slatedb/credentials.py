@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from urllib.error import HTTPError, URLError
 
 from ephemera.core.errors import EngineUnavailable, InvalidArgument
-from ephemera.engines.slatedb.place import Place
+from ephemera.engines.slatedb.location import StoreLocation
 
 METADATA_URL = "http://169.254.169.254"
 METADATA_S = 1.0
@@ -45,17 +45,17 @@ _CREDENTIALS = {
 """How the names of variables begin that hold credentials, or say how to get or do without them."""
 
 
-def require_credentials(place: Place) -> None:
-    """Raise at once where there are no credentials for a place, with the variables to set.
+def require_credentials(location: StoreLocation) -> None:
+    """Raise at once where there are no credentials for a location, with the variables to set.
 
     It is EngineUnavailable where a metadata service might have them and does not answer.
     """
-    if place.scheme == "file" or _has_credentials(place):
+    if location.scheme == "file" or _has_credentials(location):
         return
-    needed = f"{place} needs credentials: {_REMEDIES[place.scheme]}"
-    if place.scheme == "az":
+    needed = f"{location} needs credentials: {_REMEDIES[location.scheme]}"
+    if location.scheme == "az":
         raise InvalidArgument(needed)  # the name of the account is in the environment alone
-    if place.scheme == "s3":
+    if location.scheme == "s3":
         reason = _why_no_role()
         if reason:
             raise EngineUnavailable(
@@ -64,21 +64,21 @@ def require_credentials(place: Place) -> None:
 
 
 @contextmanager
-def naming_credentials(place: Place) -> Iterator[None]:
+def naming_credentials(location: StoreLocation) -> Iterator[None]:
     """Let the error of an object store that does not answer say that there are no credentials."""
     try:
         yield
     except EngineUnavailable as error:
-        if place.scheme == "file" or _has_credentials(place):
+        if location.scheme == "file" or _has_credentials(location):
             raise
         raise EngineUnavailable(
-            f"{error}. The environment holds no credentials: {_REMEDIES[place.scheme]}"
+            f"{error}. The environment holds no credentials: {_REMEDIES[location.scheme]}"
         ) from None
 
 
-def _has_credentials(place: Place) -> bool:
-    """Whether the environment may hold credentials for this place."""
-    beginnings = _CREDENTIALS[place.scheme]
+def _has_credentials(location: StoreLocation) -> bool:
+    """Whether the environment may hold credentials for this location."""
+    beginnings = _CREDENTIALS[location.scheme]
     return any(name.startswith(beginnings) and text for name, text in os.environ.items())
 
 

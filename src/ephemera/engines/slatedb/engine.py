@@ -63,8 +63,8 @@ from ephemera.engines.slatedb.families import (
     prefix_of,
 )
 from ephemera.engines.slatedb.library import CLOSED, check_threads, load
+from ephemera.engines.slatedb.location import read_location
 from ephemera.engines.slatedb.opening import Claim, open_reader, open_writer
-from ephemera.engines.slatedb.place import read_place
 from ephemera.engines.slatedb.reading import State
 from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
 from ephemera.engines.slatedb.views import SlateTransaction, SlateView
@@ -88,8 +88,8 @@ class SlateEngine:
 
     def __init__(self, url: str, options: Options) -> None:
         self._closed: str | None = CLOSED  # until it is open
-        self._place = read_place(url)
-        if options.mode is not None and self._place.scheme == "file":
+        self._location = read_location(url)
+        if options.mode is not None and self._location.scheme == "file":
             raise UnsupportedOperation(
                 "SlateDB's library decides the permissions of its files: leave mode= out (the directory"
                 " that is made is for its owner alone), or make the directory yourself"
@@ -100,7 +100,7 @@ class SlateEngine:
         if self.is_read_only:
             self.capabilities = self.capabilities - {Capability.SNAPSHOTS}
         self._writer_gate = WriterGate(duration_ms(options.lock_timeout, name="lock_timeout"))
-        self._compactions = Compactions(self._place)
+        self._compactions = Compactions(self._location)
         self._background: Background | None = None
         self._is_durable = options.durability == "commit"
         # SlateDB removes the dead by the system's clock: rows that live by another are not its to remove.
@@ -115,7 +115,7 @@ class SlateEngine:
         self._is_shut = False
         self._claim = Claim()
         # Not when it is opened again: what was there once is waited for.
-        require_credentials(self._place)
+        require_credentials(self._location)
         self._open()
         self._closed = None
         self._families = Families(self._state.record(TABLE_KEY))
@@ -129,11 +129,11 @@ class SlateEngine:
 
     def _open(self) -> None:
         """Open the database; once more, if no other writer has taken it over since."""
-        with naming_credentials(self._place):
+        with naming_credentials(self._location):
             if self.is_read_only:
-                self._db = open_reader(self._place)
+                self._db = open_reader(self._location)
             else:
-                self._db = open_writer(self._place, self._claim)
+                self._db = open_writer(self._location, self._claim)
         self._state = State("dbreader" if self.is_read_only else "db", self._db)
 
     def _new_writer(self, stored_ms: int) -> Writer:
@@ -143,7 +143,7 @@ class SlateEngine:
             is_durable=self._is_durable,
             has_deadlines=self._has_deadlines,
             stored_ms=stored_ms,
-            flush_interval_s=self._place.flush_interval,
+            flush_interval_s=self._location.flush_interval,
         )
 
     def _reopen_if_closed(self) -> None:
@@ -170,7 +170,7 @@ class SlateEngine:
         """Acquire the lock of opening again. Raises EngineUnavailable where another thread does not release it."""
         if not self._reopening.acquire(timeout=library.ANSWER_S):
             raise EngineUnavailable(
-                f"another thread has been opening {self._place} again for more than {library.ANSWER_S:g} s: {remedy}"
+                f"another thread has been opening {self._location} again for more than {library.ANSWER_S:g} s: {remedy}"
             )
 
     def _reopen(self, reason: Any) -> None:  # Any: of a module without types
@@ -184,7 +184,7 @@ class SlateEngine:
             self._reopened += 1
             log.warning(
                 "SlateDB had closed %s (%s): opened again, without the writes that were not durable",
-                self._place,
+                self._location,
                 reason.name.lower(),
             )
         if not self._is_reopened_whole:
@@ -206,7 +206,7 @@ class SlateEngine:
         self._keep_own_records(False)
         if options.maintenance == "background":
             self._background = Background(
-                self._sweep, self.compact, self._place.compaction_interval
+                self._sweep, self.compact, self._location.compaction_interval
             )
             self._background.wake()
 
@@ -475,11 +475,11 @@ class SlateEngine:
         table = self._families.table
         return {
             "engine": self.name,
-            "place": str(self._place),
+            "place": str(self._location),
             "families": len(table.families),
             "unswept_families": len(table.given_up),
-            "flush_interval_ms": round(self._place.flush_interval * 1000),
-            "cache_bytes": self._place.cache,
+            "flush_interval_ms": round(self._location.flush_interval * 1000),
+            "cache_bytes": self._location.cache,
             "reopened": self._reopened,
         }
 

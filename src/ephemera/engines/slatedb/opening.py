@@ -1,4 +1,4 @@
-"""Opening what is at a place: the one writer, or a reader that follows it."""
+"""Opening what is at a location: the one writer, or a reader that follows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ephemera.core.errors import InvalidArgument, StoreFenced
 from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.families import OWNER_KEY
 from ephemera.engines.slatedb.library import FENCED, explain, load
-from ephemera.engines.slatedb.place import Place
+from ephemera.engines.slatedb.location import StoreLocation
 from ephemera.engines.slatedb.reading import State
 
 T = TypeVar("T")
@@ -31,29 +31,29 @@ OWNER_BYTES = 16
 
 
 # Any, here and below: objects of a module without types.
-def object_store(place: Place) -> Any:
+def object_store(location: StoreLocation) -> Any:
     """The bucket, container or directory, with the environment's credentials."""
     slatedb = load().slatedb
     kinds = slatedb.ObjectStoreType
-    if place.scheme == "file":
-        Path("/", place.path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if location.scheme == "file":
+        Path("/", location.path).mkdir(mode=0o700, parents=True, exist_ok=True)
         builder = slatedb.ObjectStoreBuilder(kinds.LOCAL)
-        builder.with_config("local_path", f"/{place.path}")
+        builder.with_config("local_path", f"/{location.path}")
         return builder.build()
-    kind = {"s3": kinds.S3, "gs": kinds.GCS, "az": kinds.AZURE}[place.scheme]
+    kind = {"s3": kinds.S3, "gs": kinds.GCS, "az": kinds.AZURE}[location.scheme]
     builder = slatedb.ObjectStoreBuilder.from_env(kind)
-    builder.with_url(f"{place.scheme}://{place.bucket}")
-    if place.endpoint:
-        builder.with_config("endpoint", place.endpoint)
-        builder.with_config("allow_http", str(place.endpoint.startswith("http://")).lower())
-    if place.region:
-        builder.with_config("region", place.region)
+    builder.with_url(f"{location.scheme}://{location.bucket}")
+    if location.endpoint:
+        builder.with_config("endpoint", location.endpoint)
+        builder.with_config("allow_http", str(location.endpoint.startswith("http://")).lower())
+    if location.region:
+        builder.with_config("region", location.region)
     return builder.build()
 
 
-def path_in_store(place: Place) -> str:
+def path_in_store(location: StoreLocation) -> str:
     """Where the store's objects are, seen from its object store."""
-    return "store" if place.scheme == "file" else place.path
+    return "store" if location.scheme == "file" else location.path
 
 
 class Claim:
@@ -70,12 +70,12 @@ class Claim:
         self._epoch: int | None = None
         self._failed_tries = 0
 
-    def check(self, place: Place, epoch: int) -> None:
+    def check(self, location: StoreLocation, epoch: int) -> None:
         """Raise StoreFenced if another writer has opened the store, whose manifest has this epoch."""
         if self._epoch is None or epoch == self._epoch:
             return
         is_own = self._epoch < epoch <= self._epoch + self._failed_tries
-        if not (is_own and read_owner(place) in self.owners):
+        if not (is_own and read_owner(location) in self.owners):
             raise StoreFenced(FENCED)
 
     def begin(self) -> None:
@@ -86,21 +86,21 @@ class Claim:
         self._epoch, self._failed_tries = epoch, 0
 
 
-def open_writer(place: Place, claim: Claim) -> Handle:
+def open_writer(location: StoreLocation, claim: Claim) -> Handle:
     """Take the store over, and return the database. The writer before is fenced.
 
     With the claim of a writer that has failed, it is taken over from that one alone: raises StoreFenced if there
     has been another since. Raises EngineUnavailable where the object store does not answer.
     """
     library = load()
-    manifest = read_manifest(open_admin(place))
+    manifest = read_manifest(open_admin(location))
     stored_epoch = 0 if manifest is None else manifest.writer_epoch
-    claim.check(place, stored_epoch)
+    claim.check(location, stored_epoch)
 
     def build() -> Any:
-        builder = library.slatedb.DbBuilder(path_in_store(place), object_store(place))
-        builder.with_settings(_settings(place))
-        _set_cache(builder, place)
+        builder = library.slatedb.DbBuilder(path_in_store(location), object_store(location))
+        builder.with_settings(_settings(location))
+        _set_cache(builder, location)
         return builder
 
     builder = _explained(build)
@@ -110,36 +110,36 @@ def open_writer(place: Place, claim: Claim) -> Handle:
     return opened
 
 
-def read_owner(place: Place) -> bytes | None:
+def read_owner(location: StoreLocation) -> bytes | None:
     """Return the name of the writer that has last opened the store. Nobody is fenced by this."""
-    reader = open_reader(place)
+    reader = open_reader(location)
     try:
         return State("dbreader", reader).record(OWNER_KEY)
     finally:
         load().run("dbreader_shutdown", reader)
 
 
-def open_reader(place: Place) -> Handle:
+def open_reader(location: StoreLocation) -> Handle:
     """Follow the store's writer. Raises InvalidArgument where no store is."""
     library = load()
     slatedb = library.slatedb
-    if not is_there(place):
-        raise InvalidArgument(f"there is no store at {place}, and reading alone makes none")
+    if not is_there(location):
+        raise InvalidArgument(f"there is no store at {location}, and reading alone makes none")
 
     def build() -> Any:
-        builder = slatedb.DbReaderBuilder(path_in_store(place), object_store(place))
+        builder = slatedb.DbReaderBuilder(path_in_store(location), object_store(location))
         builder.with_options(
             slatedb.ReaderOptions(
-                manifest_poll_interval_ms=round(place.poll_interval * 1000),
+                manifest_poll_interval_ms=round(location.poll_interval * 1000),
                 checkpoint_lifetime_ms=round(
-                    max(LIFETIME_S_MIN, POLLS_MISSED * place.poll_interval) * 1000
+                    max(LIFETIME_S_MIN, POLLS_MISSED * location.poll_interval) * 1000
                 ),
                 max_memtable_bytes=READER_MEMORY_BYTES,
                 skip_wal_replay=False,
                 object_store_max_retries=RETRIES_MAX,
             )
         )
-        _set_cache(builder, place)
+        _set_cache(builder, location)
         return builder
 
     builder = _explained(build)
@@ -149,20 +149,22 @@ def open_reader(place: Place) -> Handle:
     return opened
 
 
-def open_admin(place: Place) -> Handle:
+def open_admin(location: StoreLocation) -> Handle:
     """For what concerns the store as a whole: compactions, checkpoints, garbage."""
     library = load()
     admin = _explained(
-        lambda: library.slatedb.AdminBuilder(path_in_store(place), object_store(place)).build()
+        lambda: library.slatedb.AdminBuilder(
+            path_in_store(location), object_store(location)
+        ).build()
     )
     return library.borrow("admin", admin)
 
 
-def is_there(place: Place) -> bool:
-    """Whether anybody has opened this place to write yet."""
-    if place.scheme == "file" and not Path("/", place.path).is_dir():
+def is_there(location: StoreLocation) -> bool:
+    """Whether anybody has opened this location to write yet."""
+    if location.scheme == "file" and not Path("/", location.path).is_dir():
         return False
-    return read_manifest(open_admin(place)) is not None
+    return read_manifest(open_admin(location)) is not None
 
 
 def read_manifest(admin: Handle) -> Any:
@@ -182,35 +184,35 @@ def _explained(build: Callable[[], T]) -> T:
         raise InvalidArgument(f"the store's directory cannot be made: {error}") from None
 
 
-def _set_cache(builder: Any, place: Place) -> None:
+def _set_cache(builder: Any, location: StoreLocation) -> None:
     slatedb = load().slatedb
-    if place.cache == 0:
+    if location.cache == 0:
         builder.with_db_cache_disabled()
         return
     options = slatedb.MokaCacheOptions(
-        max_capacity=place.cache, time_to_live=None, time_to_idle=None
+        max_capacity=location.cache, time_to_live=None, time_to_idle=None
     )
     builder.with_db_cache(slatedb.DbCache.new_moka_cache(options), CACHE_ID)
 
 
-def _settings(place: Place) -> Any:
+def _settings(location: StoreLocation) -> Any:
     garbage = {
-        "interval": _seconds(place.garbage_age),
-        "min_age": _seconds(place.garbage_age),
+        "interval": _seconds(location.garbage_age),
+        "min_age": _seconds(location.garbage_age),
         "dry_run": False,
     }
     settings = load().slatedb.Settings.default()
     for name, value in {
-        "flush_interval": _seconds(place.flush_interval),
+        "flush_interval": _seconds(location.flush_interval),
         "manifest_update_timeout": _seconds(MANIFEST_UPDATE_S),
         "compactor_options.manifest_update_timeout": _seconds(MANIFEST_UPDATE_S),
-        "manifest_poll_interval": _seconds(place.poll_interval),
-        "compactor_options.poll_interval": _seconds(place.poll_interval),
-        "compactor_options.worker.compactions_poll_interval": _seconds(place.poll_interval),
-        "compactor_options.commit_compacted_interval": _seconds(min(1.0, place.poll_interval)),
+        "manifest_poll_interval": _seconds(location.poll_interval),
+        "compactor_options.poll_interval": _seconds(location.poll_interval),
+        "compactor_options.worker.compactions_poll_interval": _seconds(location.poll_interval),
+        "compactor_options.commit_compacted_interval": _seconds(min(1.0, location.poll_interval)),
         "compactor_options.object_store_max_retries": RETRIES_MAX,
         # What a compaction replaced is kept by a checkpoint first, and as garbage after that.
-        "compactor_options.checkpoint_lifetime": _seconds(place.garbage_age),
+        "compactor_options.checkpoint_lifetime": _seconds(location.garbage_age),
         "garbage_collector_options.manifest_options": garbage,
         "garbage_collector_options.wal_options": garbage,
         "garbage_collector_options.compacted_options": garbage,

@@ -28,8 +28,8 @@ from ephemera.core.threads import start_thread
 from ephemera.engines.slatedb import library
 from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.library import load
+from ephemera.engines.slatedb.location import StoreLocation
 from ephemera.engines.slatedb.opening import open_admin, read_manifest
-from ephemera.engines.slatedb.place import Place
 
 COMPACTION_TRIES = 20
 LOOKS_PER_POLL = 4
@@ -69,15 +69,15 @@ def in_batches(found: Iterator[Dead], *, limit: int | None, batch: int) -> Itera
 class Compactions:
     """Rewriting everything, and removing what was rewritten."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, location: StoreLocation) -> None:
+        self._location = location
         self._admin: Handle | None = None
         self._pause = WakeEvent()
 
     @property
     def admin(self) -> Handle:
         if self._admin is None:
-            self._admin = open_admin(self._place)
+            self._admin = open_admin(self._location)
         return self._admin
 
     def rewrite(self) -> None:
@@ -87,7 +87,7 @@ class Compactions:
             if submitted is None or self._await(submitted):
                 return
         raise EngineUnavailable(
-            f"{COMPACTION_TRIES} compactions of {self._place} were overtaken by others: try again"
+            f"{COMPACTION_TRIES} compactions of {self._location} were overtaken by others: try again"
         )
 
     def collect_garbage(self) -> None:
@@ -95,7 +95,7 @@ class Compactions:
         library = load()
         slatedb = library.slatedb
         old = slatedb.GarbageCollectorDirectoryOptions(
-            min_age_ms=round(self._place.garbage_age * 1000), dry_run=False
+            min_age_ms=round(self._location.garbage_age * 1000), dry_run=False
         )
         options = slatedb.GarbageCollectorOptions(
             manifest_options=old, wal_options=old, compacted_options=old, compactions_options=old
@@ -139,7 +139,7 @@ class Compactions:
                 return answer
         raise EngineUnavailable(
             f"the clock of this machine is more than {BEHIND_TRIES * BEHIND_PAUSE_S:g} s behind that of "
-            f"the last writer of {self._place}"
+            f"the last writer of {self._location}"
         )
 
     def _await(self, compaction: str) -> bool:
@@ -158,8 +158,8 @@ class Compactions:
                 return True
             if found.status is status.FAILED:
                 return False
-            self._pause.wait(self._place.poll_interval / LOOKS_PER_POLL)
-        raise EngineUnavailable(f"the compactor of {self._place} does not answer")
+            self._pause.wait(self._location.poll_interval / LOOKS_PER_POLL)
+        raise EngineUnavailable(f"the compactor of {self._location} does not answer")
 
 
 class Background:

@@ -9,18 +9,20 @@ import pytest
 
 import ephemera
 from ephemera import InvalidArgument, UnsupportedOperation
-from ephemera.engines.slatedb.place import Place, read_place
+from ephemera.engines.slatedb.location import StoreLocation, read_location
 
 
 def test_a_bucket_and_a_path_are_a_place_with_defaults() -> None:
-    assert read_place("s3://bucket/a/b") == Place(scheme="s3", bucket="bucket", path="a/b")
-    assert str(read_place("gs://bucket/a/")) == "gs://bucket/a"
-    assert read_place("az://container/a").bucket == "container"
+    assert read_location("s3://bucket/a/b") == StoreLocation(
+        scheme="s3", bucket="bucket", path="a/b"
+    )
+    assert str(read_location("gs://bucket/a/")) == "gs://bucket/a"
+    assert read_location("az://container/a").bucket == "container"
 
 
 def test_a_directory_is_a_place() -> None:
-    place = read_place("file:///var/lib/a%20b?engine=slatedb")
-    assert (place.scheme, place.bucket, place.path) == ("file", "", "var/lib/a b")
+    location = read_location("file:///var/lib/a%20b?engine=slatedb")
+    assert (location.scheme, location.bucket, location.path) == ("file", "", "var/lib/a b")
 
 
 def test_the_directory_that_is_made_is_its_owners_alone(tmp_path: Path) -> None:
@@ -33,13 +35,17 @@ def test_the_directory_that_is_made_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_settings_are_read() -> None:
-    place = read_place(
+    location = read_location(
         "s3://bucket/a?cache=1024&flush_interval=0.25&compaction_interval=0&garbage_age=60"
         "&poll_interval=2&endpoint=http://127.0.0.1:9000&region=eu-west-1&engine=slatedb"
     )
-    assert (place.cache, place.flush_interval, place.compaction_interval) == (1024, 0.25, 0.0)
-    assert (place.garbage_age, place.poll_interval) == (60.0, 2.0)
-    assert (place.endpoint, place.region) == ("http://127.0.0.1:9000", "eu-west-1")
+    assert (location.cache, location.flush_interval, location.compaction_interval) == (
+        1024,
+        0.25,
+        0.0,
+    )
+    assert (location.garbage_age, location.poll_interval) == (60.0, 2.0)
+    assert (location.endpoint, location.region) == ("http://127.0.0.1:9000", "eu-west-1")
 
 
 @pytest.mark.parametrize(

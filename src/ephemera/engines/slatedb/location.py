@@ -18,8 +18,8 @@ NOT_SETTINGS = {"scheme", "bucket", "path"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A place for a store, and its settings.
+class StoreLocation:
+    """The location of a store, and its settings.
 
     `cache` is how many bytes of blocks are kept in memory; `flush_interval` how long a write waits at most
     until it goes to the object store, and so what "interval" may lose; `compaction_interval` how long
@@ -53,10 +53,10 @@ class Place:
         return f"{self.scheme}://{self.bucket}/{self.path}"
 
 
-def read_place(url: str) -> Place:
-    """The place of a URL. Raises InvalidArgument for what it cannot mean.
+def read_location(url: str) -> StoreLocation:
+    """The location of a URL. Raises InvalidArgument for what it cannot mean.
 
-    >>> read_place("s3://bucket/sessions?flush_interval=0.05").flush_interval
+    >>> read_location("s3://bucket/sessions?flush_interval=0.05").flush_interval
     0.05
     """
     parts = urlsplit(url)
@@ -84,12 +84,14 @@ def read_place(url: str) -> Place:
         raise InvalidArgument(f"{url!r}: endpoint and region are settings of s3:// alone")
     bucket = "" if scheme == "file" else parts.netloc
     # Any other type than a field's was refused by _settings.
-    return Place(scheme=scheme, bucket=bucket, path=path, **settings)  # type: ignore[arg-type]  # see above
+    return StoreLocation(scheme=scheme, bucket=bucket, path=path, **settings)  # type: ignore[arg-type]  # see above
 
 
 def _settings(url: str, query: str) -> dict[str, str | int | float]:
     known = {
-        field.name: str(field.type) for field in fields(Place) if field.name not in NOT_SETTINGS
+        field.name: str(field.type)
+        for field in fields(StoreLocation)
+        if field.name not in NOT_SETTINGS
     }
     settings: dict[str, str | int | float] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
