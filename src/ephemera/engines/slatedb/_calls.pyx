@@ -194,7 +194,7 @@ cdef RustBuffer _key_buffer(bytes prefix, bytes key):
 # ------------------------------------------------------------------------------------------- objects
 
 
-cdef class Kind:
+cdef class HandleType:
     """A class of the library: how its objects are cloned and freed, and whether they are open databases."""
     cdef CloneHandle clone
     cdef FreeHandle free
@@ -219,7 +219,7 @@ cdef class Handle:
     cdef CloneHandle clone_it
     cdef FreeHandle free_it    # NULL where the owner does it
 
-    def __init__(self, Kind kind not None, uint64_t value, owner=None, *, Handle database=None):
+    def __init__(self, HandleType kind not None, uint64_t value, owner=None, *, Handle database=None):
         self.value = value
         self.owner = owner
         self.database = None if kind.is_database else database
@@ -300,11 +300,11 @@ cdef void _tell(PyObject *listener) noexcept:
         pass  # its loop was closed: nobody waits any more
 
 
-cdef class Call:
+cdef class LibraryCall:
     """A method under way. It is cancelled when nobody holds it any more."""
     cdef uint64_t future
     cdef int gives
-    cdef Kind kind
+    cdef HandleType kind
     cdef Handle database
     cdef Completion *completion
     cdef readonly bint is_done
@@ -435,21 +435,21 @@ cdef class Call:
 
 
 cdef class Method:
-    """An asynchronous method of the library; calling it begins a `Call`.
+    """An asynchronous method of the library; calling it begins a `LibraryCall`.
 
     Its arguments after the object are bytes (what a buffer holds), one handle, or one number.
     """
     cdef uintptr_t address
     cdef int gives
-    cdef Kind kind
+    cdef HandleType kind
 
-    def __init__(self, uintptr_t address, int gives, Kind kind=None):
+    def __init__(self, uintptr_t address, int gives, HandleType kind=None):
         self.address = address
         self.gives = gives
         self.kind = kind
 
-    cdef Call call(self, Handle of, uint64_t future):
-        cdef Call call = Call.__new__(Call)
+    cdef LibraryCall call(self, Handle of, uint64_t future):
+        cdef LibraryCall call = LibraryCall.__new__(LibraryCall)
         call.database = of if of.database is None else of.database
         call.gives = self.gives
         call.kind = self.kind
@@ -520,7 +520,7 @@ cdef RustBuffer _ttl_buffer(int64_t deadline_ms) noexcept:
     return buffer
 
 
-cdef class Batch:
+cdef class WriteBatch:
     """Writes that are to happen all together.
 
     `has_deadlines` tells the library the deadlines too, so that it removes the dead by its own clock.
@@ -528,7 +528,7 @@ cdef class Batch:
     cdef readonly Handle handle
     cdef bint has_deadlines
 
-    def __init__(self, Kind kind not None, *, bint has_deadlines):
+    def __init__(self, HandleType kind not None, *, bint has_deadlines):
         cdef CallStatus status
         status.code = CALL_SUCCESS
         self.handle = Handle(kind, lib.new_batch(&status))

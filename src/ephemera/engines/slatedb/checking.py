@@ -5,11 +5,11 @@ from __future__ import annotations
 from ephemera.core.keyvalue import CheckReport, Range
 from ephemera.core.row import NEVER_MS, decode_row
 from ephemera.engines.slatedb._calls import plain_rows
-from ephemera.engines.slatedb.families import ID_BYTES, OWN_ID, Table
-from ephemera.engines.slatedb.reading import State
+from ephemera.engines.slatedb.families import ID_BYTES, OWN_ID, SlateFamilyTable
+from ephemera.engines.slatedb.reading import ReadHandle
 
 
-def check_rows(state: State, table: Table) -> CheckReport:
+def check_rows(state: ReadHandle, table: SlateFamilyTable) -> CheckReport:
     """Every row must be one, belong to a family, and die when SlateDB thinks it does."""
     names = {entry.id: name for name, entry in table.families.items()}
     unswept = set(table.given_up)

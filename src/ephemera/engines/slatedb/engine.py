@@ -57,16 +57,16 @@ from ephemera.engines.slatedb.families import (
     CLOCK_KEY,
     OWNER_KEY,
     TABLE_KEY,
-    Families,
+    SlateFamilies,
     SlateFamily,
-    Table,
+    SlateFamilyTable,
     prefix_of,
 )
 from ephemera.engines.slatedb.library import CLOSED, check_threads, load
 from ephemera.engines.slatedb.location import read_location
 from ephemera.engines.slatedb.opening import Claim, open_reader, open_writer
-from ephemera.engines.slatedb.reading import State
-from ephemera.engines.slatedb.upkeep import Background, Compactions, Dead, in_batches
+from ephemera.engines.slatedb.reading import ReadHandle
+from ephemera.engines.slatedb.upkeep import Background, Compactions, ExpiredRow, in_batches
 from ephemera.engines.slatedb.views import SlateTransaction, SlateView
 from ephemera.engines.slatedb.writing import Soon, Writer
 
@@ -118,7 +118,7 @@ class SlateEngine:
         require_credentials(self._location)
         self._open()
         self._closed = None
-        self._families = Families(self._state.record(TABLE_KEY))
+        self._families = SlateFamilies(self._state.record(TABLE_KEY))
         stored_ms = int.from_bytes(self._state.record(CLOCK_KEY) or b"", "big")
         self.clock = _clock_from(options.clock, stored_ms)
         self._writer = self._new_writer(stored_ms)
@@ -134,7 +134,7 @@ class SlateEngine:
                 self._db = open_reader(self._location)
             else:
                 self._db = open_writer(self._location, self._claim)
-        self._state = State("dbreader" if self.is_read_only else "db", self._db)
+        self._state = ReadHandle("dbreader" if self.is_read_only else "db", self._db)
 
     def _new_writer(self, stored_ms: int) -> Writer:
         return Writer(
@@ -251,7 +251,7 @@ class SlateEngine:
                 Capability.SNAPSHOTS,
                 "a reader follows the writer and keeps no older state; one scan is of one state",
             )
-        state = State("dbsnapshot", self._library.run("db_snapshot", self._db))
+        state = ReadHandle("dbsnapshot", self._library.run("db_snapshot", self._db))
         return SlateView(state, now_ms, self._check_open, _nothing)
 
     def _prefix(self, family: SlateFamily) -> bytes:
@@ -401,7 +401,7 @@ class SlateEngine:
         self._change_families(lambda table: table.clear(family))
         self._wake_sweeper()
 
-    def _change_families(self, change: Callable[[Table], T]) -> T:
+    def _change_families(self, change: Callable[[SlateFamilyTable], T]) -> T:
         """Alone: once it is done, nobody writes to an id that was given up."""
         self._check_writable()
         token = self._writer_gate.acquire()
@@ -434,14 +434,14 @@ class SlateEngine:
                 )
         return purged
 
-    def _dead(self, now_ms: int) -> Iterator[Dead]:
+    def _dead(self, now_ms: int) -> Iterator[ExpiredRow]:
         """Every dead row of every family, of one state each."""
         for entry in list(self._families.table.families.values()):
             prefix = prefix_of(entry.id)
             for key, row in self._state.rows(prefix, Range()):
                 self._check_open()
                 if is_dead(row.deadline_ms, now_ms):
-                    yield Dead(row.deadline_ms, prefix, key)
+                    yield ExpiredRow(row.deadline_ms, prefix, key)
 
     def on_expire(self, callback: Callable[[Expired], object]) -> Callable[[], None]:
         self._check_open()
@@ -462,7 +462,7 @@ class SlateEngine:
                 self._check_writable()
                 with self._writer_gate.writing():
                     self._writer.write(batch, self.clock.now_ms(), durable=False)
-            self._change_families(partial(Table.forget, family_id=given_up[0]))
+            self._change_families(partial(SlateFamilyTable.forget, family_id=given_up[0]))
 
     def _wake_sweeper(self) -> None:
         if self._background is not None:
@@ -485,7 +485,7 @@ class SlateEngine:
 
     def check(self) -> CheckReport:
         self._check_open()
-        return check_rows(self._state, Table.decode(self._state.record(TABLE_KEY)))
+        return check_rows(self._state, SlateFamilyTable.decode(self._state.record(TABLE_KEY)))
 
     def repair(self) -> int:
         self._check_writable()

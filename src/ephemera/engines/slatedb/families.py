@@ -34,7 +34,7 @@ OWNER_KEY = prefix_of(OWN_ID) + b"owner"
 """Names the writer that has last opened the store, by its `Claim`."""
 
 
-class Entry(NamedTuple):
+class SlateFamilyEntry(NamedTuple):
     """What the table says of a name. `first_id` is the id that the family was made with."""
 
     id: int
@@ -43,17 +43,18 @@ class Entry(NamedTuple):
 
 
 @dataclass(slots=True)
-class Table:
+class SlateFamilyTable:
     """The record itself."""
 
     next_id: int = OWN_ID + 1
-    families: dict[str, Entry] = field(default_factory=dict)
+    families: dict[str, SlateFamilyEntry] = field(default_factory=dict)
     given_up: list[int] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """The bytes of the record.
 
-        >>> Table.decode(Table(2, {"default": Entry(1, None, 1)}).encode()).families["default"].id
+        >>> table = SlateFamilyTable(2, {"default": SlateFamilyEntry(1, None, 1)})
+        >>> SlateFamilyTable.decode(table.encode()).families["default"].id
         1
         """
         stored = {
@@ -65,7 +66,7 @@ class Table:
         return json.dumps(stored, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes | None) -> Table:
+    def decode(cls, data: bytes | None) -> SlateFamilyTable:
         """The table of these bytes; None is that of a new store. Raises CorruptStore."""
         if data is None:
             table = cls()
@@ -77,21 +78,23 @@ class Table:
                 raise InvalidArgument(
                     f"the store has format {stored['format']!r}, and this version reads {FORMAT}"
                 )
-            families = {name: Entry(*entry) for name, entry in stored["families"].items()}
+            families = {
+                name: SlateFamilyEntry(*entry) for name, entry in stored["families"].items()
+            }
             return cls(stored["next_id"], families, list(stored["given_up"]))
         except (LookupError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise CorruptStore(
                 "the table of families", None, f"cannot be read: {error!r}"
             ) from None
 
-    def copy(self) -> Table:
-        return Table(self.next_id, dict(self.families), list(self.given_up))
+    def copy(self) -> SlateFamilyTable:
+        return SlateFamilyTable(self.next_id, dict(self.families), list(self.given_up))
 
     def add(self, name: str) -> None:
         """Make a family, unless somebody has just done so."""
         if name in self.families:
             return
-        self.families[name] = Entry(self.next_id, None, self.next_id)
+        self.families[name] = SlateFamilyEntry(self.next_id, None, self.next_id)
         self.next_id += 1
 
     def drop(self, name: str) -> bool:
@@ -101,7 +104,7 @@ class Table:
         self.given_up.append(self.families.pop(name).id)
         return True
 
-    def entry(self, family: SlateFamily) -> Entry:
+    def entry(self, family: SlateFamily) -> SlateFamilyEntry:
         """What it says of a family. Raises InvalidArgument where it is not there."""
         entry = self.families.get(family.name)
         if entry is None or entry.first_id != family.first_id:
@@ -128,12 +131,12 @@ class SlateFamily:
 
     __slots__ = ("default_ttl_ms", "first_id", "name", "prefix")
 
-    def __init__(self, name: str, entry: Entry) -> None:
+    def __init__(self, name: str, entry: SlateFamilyEntry) -> None:
         self.name = name
         self.first_id = entry.first_id
         self.follow(entry)
 
-    def follow(self, entry: Entry | None) -> None:
+    def follow(self, entry: SlateFamilyEntry | None) -> None:
         """Be what the table says now."""
         if entry is None or entry.first_id != self.first_id:
             self.prefix: bytes | None = None
@@ -142,7 +145,7 @@ class SlateFamily:
         self.default_ttl_ms: int | None = entry.default_ttl_ms
 
 
-class Families:
+class SlateFamilies:
     """The families as this process knows them. A handle is the same object as long as its family is there."""
 
     def __init__(self, data: bytes | None) -> None:
@@ -152,7 +155,7 @@ class Families:
 
     def load(self, data: bytes | None) -> None:
         """Bring every handle up to date with the record."""
-        table = Table.decode(data)
+        table = SlateFamilyTable.decode(data)
         with self._lock:
             self.data, self.table = data, table
             for name, handle in list(self._handles.items()):

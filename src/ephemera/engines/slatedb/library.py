@@ -28,9 +28,9 @@ from ephemera.engines.slatedb._calls import (
     BUFFER,
     HANDLE,
     NOTHING,
-    Call,
     Handle,
-    Kind,
+    HandleType,
+    LibraryCall,
     Method,
     abandon,
     bind,
@@ -117,7 +117,7 @@ class Library(NamedTuple):
     """The library, bound: its own module, its classes, and its methods."""
 
     slatedb: ModuleType
-    kinds: dict[str, Kind]
+    kinds: dict[str, HandleType]
     methods: dict[str, Method]
 
     # Any: the module has no types of its own, and what is written or read is one of its classes.
@@ -154,7 +154,7 @@ class Library(NamedTuple):
         return kind._uniffi_make_instance(of.cloned()).status().close_reason
 
 
-def wait(call: Call, limit_s: float | None = None) -> Any:  # Any: as `Method` says
+def wait(call: LibraryCall, limit_s: float | None = None) -> Any:  # Any: as `Method` says
     """Return what a call comes to: everything that this engine ever waits for, it waits for here.
 
     Raises EngineUnavailable after `limit_s` (ANSWER_S unless given). The call is cancelled then; a write that
@@ -217,8 +217,8 @@ def check_threads() -> None:
 
 
 # Any: functions of ctypes, and errors of a module without types.
-def _kind(functions: Any, name: str) -> Kind:
-    return Kind(
+def _kind(functions: Any, name: str) -> HandleType:
+    return HandleType(
         _address(functions, f"uniffi_slatedb_uniffi_fn_clone_{name}"),
         _address(functions, f"uniffi_slatedb_uniffi_fn_free_{name}"),
         is_database=name in DATABASES,

@@ -13,7 +13,7 @@ from ephemera.engines.slatedb._calls import Handle
 from ephemera.engines.slatedb.families import OWNER_KEY
 from ephemera.engines.slatedb.library import FENCED, explain, load
 from ephemera.engines.slatedb.location import StoreLocation
-from ephemera.engines.slatedb.reading import State
+from ephemera.engines.slatedb.reading import ReadHandle
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def read_owner(location: StoreLocation) -> bytes | None:
     """Return the name of the writer that has last opened the store. Nobody is fenced by this."""
     reader = open_reader(location)
     try:
-        return State("dbreader", reader).record(OWNER_KEY)
+        return ReadHandle("dbreader", reader).record(OWNER_KEY)
     finally:
         load().run("dbreader_shutdown", reader)
 

@@ -32,7 +32,7 @@ KEYS_AT_ONCE = 64
 """How many reads of the object store may be under way for one caller."""
 
 
-class State:
+class ReadHandle:
     """Something to read from: `of` is a db, dbreader, dbsnapshot or dbtransaction."""
 
     def __init__(self, kind: str, of: Handle) -> None:

@@ -46,7 +46,7 @@ IDLE_S = 60.0
 log = logging.getLogger("ephemera")
 
 
-class Dead(NamedTuple):
+class ExpiredRow(NamedTuple):
     """A row that is dead: since when, and where it is."""
 
     deadline_ms: int
@@ -54,10 +54,12 @@ class Dead(NamedTuple):
     key: bytes
 
 
-def in_batches(found: Iterator[Dead], *, limit: int | None, batch: int) -> Iterator[list[Dead]]:
+def in_batches(
+    found: Iterator[ExpiredRow], *, limit: int | None, batch: int
+) -> Iterator[list[ExpiredRow]]:
     """So many at a time; with a limit, the longest dead among all of them.
 
-    >>> dead = [Dead(3, b"", b"c"), Dead(1, b"", b"a"), Dead(2, b"", b"b")]
+    >>> dead = [ExpiredRow(3, b"", b"c"), ExpiredRow(1, b"", b"a"), ExpiredRow(2, b"", b"b")]
     >>> [[key for _, _, key in some] for some in in_batches(iter(dead), limit=2, batch=1)]
     [[b'a'], [b'b']]
     """

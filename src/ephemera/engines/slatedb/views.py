@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from ephemera.core.errors import StoreClosed
 from ephemera.core.keyvalue import Range, Write, living
 from ephemera.core.row import Row
-from ephemera.engines.slatedb.families import TABLE_KEY, SlateFamily, Table, prefix_of
+from ephemera.engines.slatedb.families import TABLE_KEY, SlateFamily, SlateFamilyTable, prefix_of
 from ephemera.engines.slatedb.library import CLOSED
-from ephemera.engines.slatedb.reading import State
+from ephemera.engines.slatedb.reading import ReadHandle
 
 CheckOpen = Callable[[], object]
 
@@ -18,11 +18,11 @@ class SlateView:
     """A state of the store at one instant. `release` is called when nobody reads it any more."""
 
     def __init__(
-        self, state: State, now_ms: int, check_open: CheckOpen, release: Callable[[], object]
+        self, state: ReadHandle, now_ms: int, check_open: CheckOpen, release: Callable[[], object]
     ) -> None:
         self.now_ms = now_ms
-        self._state: State | None = state
-        self._table = Table.decode(state.record(TABLE_KEY))
+        self._state: ReadHandle | None = state
+        self._table = SlateFamilyTable.decode(state.record(TABLE_KEY))
         self._check_open = check_open
         self._release = release
 
@@ -43,7 +43,7 @@ class SlateView:
             self._state = None
             self._release()
 
-    def state(self) -> State:
+    def state(self) -> ReadHandle:
         """What it reads. Raises StoreClosed after its end, and after that of the store."""
         self._check_open()
         state = self._state  # read once: another thread may close the view at any moment
@@ -52,7 +52,7 @@ class SlateView:
         return state
 
 
-Commit = Callable[[State, Sequence[tuple[bytes, bytes, Row | None]], bool | None], None]
+Commit = Callable[[ReadHandle, Sequence[tuple[bytes, bytes, Row | None]], bool | None], None]
 """Write these rows (None: delete) under their prefixes and keys in the transaction of a state."""
 
 
@@ -61,7 +61,7 @@ class SlateTransaction(SlateView):
 
     def __init__(
         self,
-        state: State,
+        state: ReadHandle,
         now_ms: int,
         check_open: CheckOpen,
         release: Callable[[], object],

@@ -10,10 +10,10 @@ from ephemera.core.errors import EngineUnavailable, TransactionConflict
 from ephemera.core.keyvalue import Change, FamilyRef, Write
 from ephemera.core.row import Row
 from ephemera.engines.slatedb import library
-from ephemera.engines.slatedb._calls import Batch, Call, Handle, Method
+from ephemera.engines.slatedb._calls import Handle, LibraryCall, Method, WriteBatch
 from ephemera.engines.slatedb.families import CLOCK_KEY
 from ephemera.engines.slatedb.library import load, wait
-from ephemera.engines.slatedb.reading import State
+from ephemera.engines.slatedb.reading import ReadHandle
 
 UPDATE_TRIES = 100
 """How often keys are read and written anew because somebody wrote them in between."""
@@ -30,8 +30,8 @@ EVER_MS = -(2**63)
 class Soon:
     """A batch on its way: into memory, where everybody reads it, and if it is to be durable on from there."""
 
-    def __init__(self, written: Call, until_durable: Method | None) -> None:
-        self._written: Call | None = written
+    def __init__(self, written: LibraryCall, until_durable: Method | None) -> None:
+        self._written: LibraryCall | None = written
         self._call = written
         self._until_durable = until_durable
         self._is_over = False
@@ -101,16 +101,16 @@ class Writer:
         self._commit = methods["dbtransaction_commit"]
         self._until_durable = methods["writehandle_await_durable"]
 
-    def batch(self) -> Batch:
-        return Batch(self._batch_kind, has_deadlines=self._has_deadlines)
+    def batch(self) -> WriteBatch:
+        return WriteBatch(self._batch_kind, has_deadlines=self._has_deadlines)
 
-    def write(self, batch: Batch, now_ms: int, durable: bool | None) -> None:
+    def write(self, batch: WriteBatch, now_ms: int, durable: bool | None) -> None:
         """Let a batch happen, all of it or nothing."""
         if now_ms - self._stored_ms >= CLOCK_STEP_MS:
             self.stamp(batch, now_ms)
         self._wait_for(wait(self._write(self._db, batch.handle)), durable)
 
-    def stamp(self, batch: Batch, now_ms: int) -> None:
+    def stamp(self, batch: WriteBatch, now_ms: int) -> None:
         """Store the time too, so that no later opening goes back behind it."""
         batch.put_plain(CLOCK_KEY, now_ms.to_bytes(8, "big"))
         self._stored_ms = now_ms
@@ -149,13 +149,13 @@ class Writer:
 
     # --- reading, then writing ----------------------------------------------------------------
 
-    def begin(self) -> State:
+    def begin(self) -> ReadHandle:
         """A serializable transaction: its commit fails if anybody wrote what it read."""
-        return State("dbtransaction", wait(self._begin(self._db, SERIALIZABLE)))
+        return ReadHandle("dbtransaction", wait(self._begin(self._db, SERIALIZABLE)))
 
     def commit(
         self,
-        transaction: State,
+        transaction: ReadHandle,
         rows: Sequence[tuple[bytes, bytes, Row | None]],
         durable: bool | None,
     ) -> None:
