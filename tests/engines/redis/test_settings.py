@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 
 from ephemera import InvalidArgument
-from ephemera.engines.redis.settings import PARAMETERS, Address, Settings, read_url
+from ephemera.engines.redis.settings import PARAMETERS, Address, RedisSettings, read_url
 
 
 @pytest.mark.parametrize(
     ("url", "settings"),
     [
-        ("redis://localhost", Settings(addresses=(Address("localhost", 6379),))),
-        ("redis://cache:7000/3", Settings(addresses=(Address("cache", 7000),), database=3)),
+        ("redis://localhost", RedisSettings(addresses=(Address("localhost", 6379),))),
+        ("redis://cache:7000/3", RedisSettings(addresses=(Address("cache", 7000),), database=3)),
         (
             "redis://ada:s%40cret@cache",
-            Settings(addresses=(Address("cache", 6379),), username="ada", password="s@cret"),
+            RedisSettings(addresses=(Address("cache", 6379),), username="ada", password="s@cret"),
         ),
         (
             "redis://:secret@cache/",
-            Settings(addresses=(Address("cache", 6379),), password="secret"),
+            RedisSettings(addresses=(Address("cache", 6379),), password="secret"),
         ),
-        ("redis://[::1]:7000", Settings(addresses=(Address("::1", 7000),))),
-        ("rediss://cache", Settings(addresses=(Address("cache", 6379),), is_tls=True)),
+        ("redis://[::1]:7000", RedisSettings(addresses=(Address("::1", 7000),))),
+        ("rediss://cache", RedisSettings(addresses=(Address("cache", 6379),), is_tls=True)),
         (
             "rediss://cache?ca_file=/ca.pem&cert_file=/c.pem&key_file=/k.pem",
-            Settings(
+            RedisSettings(
                 addresses=(Address("cache", 6379),),
                 is_tls=True,
                 ca_file="/ca.pem",
@@ -35,10 +35,10 @@ from ephemera.engines.redis.settings import PARAMETERS, Address, Settings, read_
                 key_file="/k.pem",
             ),
         ),
-        ("unix:///run/redis.sock?db=2", Settings(socket="/run/redis.sock", database=2)),
+        ("unix:///run/redis.sock?db=2", RedisSettings(socket="/run/redis.sock", database=2)),
         (
             "redis+cluster://a:1,b?wait_replicas=1&timeout=0.5&retry_for=3&tls=yes",
-            Settings(
+            RedisSettings(
                 addresses=(Address("a", 1), Address("b", 6379)),
                 is_cluster=True,
                 is_tls=True,
@@ -49,11 +49,11 @@ from ephemera.engines.redis.settings import PARAMETERS, Address, Settings, read_
         ),
         (
             "redis://cache?prefix=shop.2&values=plain",
-            Settings(addresses=(Address("cache", 6379),), prefix=b"shop.2", is_plain=True),
+            RedisSettings(addresses=(Address("cache", 6379),), prefix=b"shop.2", is_plain=True),
         ),
     ],
 )
-def test_a_url_says_where_and_how(url: str, settings: Settings) -> None:
+def test_a_url_says_where_and_how(url: str, settings: RedisSettings) -> None:
     assert read_url(url) == settings
 
 

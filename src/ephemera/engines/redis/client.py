@@ -8,13 +8,13 @@ from redis.retry import Retry
 
 from ephemera.engines.redis.nodes import connection_settings
 from ephemera.engines.redis.routing import Router, read
-from ephemera.engines.redis.settings import Settings
+from ephemera.engines.redis.settings import RedisSettings
 
 RETRIES = 3
 PAUSE_S_MAX = 0.5
 
 
-def check_answers(settings: Settings) -> None:
+def check_answers(settings: RedisSettings) -> None:
     """Raise what opening a store there would raise, where no Redis server answers."""
     router = Router(settings)
     try:
@@ -23,7 +23,7 @@ def check_answers(settings: Settings) -> None:
         router.close()
 
 
-def client_of(settings: Settings, number: int) -> redis.Redis:
+def client_of(settings: RedisSettings, number: int) -> redis.Redis:
     """Return a client for a database by its number."""
     address = settings.addresses[0] if settings.addresses else None
     chosen = connection_settings(settings, address) | {

@@ -21,14 +21,14 @@ from ephemera.core.keyvalue import Capability, CheckReport, unsupported
 from ephemera.core.options import Options
 from ephemera.core.threads import start_thread
 from ephemera.engines.redis.families import (
-    Families,
+    RedisFamilies,
     RedisFamily,
     with_default_ttl,
     with_family,
     with_new_id,
     without_family,
 )
-from ephemera.engines.redis.layout import Rows, decode_head, head_of
+from ephemera.engines.redis.layout import WholeRows, decode_head, head_of
 from ephemera.engines.redis.operations import Operations
 from ephemera.engines.redis.routing import Patience, Router, swap_request
 from ephemera.engines.redis.settings import read_url
@@ -42,14 +42,14 @@ SWEEP_PAUSE_S = 2.0
 log = logging.getLogger("ephemera")
 
 
-class RedisEngine(Operations[Rows]):
+class RedisEngine(Operations[WholeRows]):
     """A store on Redis: see `settings` for the URL, `layout` for what is written."""
 
     def __init__(self, url: str, options: Options) -> None:
         settings = read_url(url)
         # Redis's clock can be meant by a deadline if ours is the time of day too, and by no other clock.
         is_time_of_day = options.clock is None
-        layout = Rows(settings.prefix, has_native_deadlines=is_time_of_day)
+        layout = WholeRows(settings.prefix, has_native_deadlines=is_time_of_day)
         super().__init__(settings, options, layout)
         if not settings.is_cluster:
             self.capabilities = frozenset({Capability.TRANSACTIONS})
@@ -61,7 +61,7 @@ class RedisEngine(Operations[Rows]):
         self._mark = layout.own(b"clock")
         try:
             self.clock: Clock = self._continued(options.clock)
-            self._families = Families(self.router, layout.own(b"families"))
+            self._families = RedisFamilies(self.router, layout.own(b"families"))
         except BaseException:
             self.router.close()
             raise

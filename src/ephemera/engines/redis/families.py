@@ -26,7 +26,7 @@ FORMAT = 1
 DEFAULT_ID = 1
 
 
-class Entry(NamedTuple):
+class RedisFamilyEntry(NamedTuple):
     """A family in the table. `born` is the first of its ids, by which a handle knows it again."""
 
     born: int
@@ -35,11 +35,11 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class RedisFamilyTable:
     """All families, and the ids given up whose rows may still be there."""
 
-    families: dict[str, Entry] = field(
-        default_factory=lambda: {DEFAULT_FAMILY: Entry(DEFAULT_ID, DEFAULT_ID, None)}
+    families: dict[str, RedisFamilyEntry] = field(
+        default_factory=lambda: {DEFAULT_FAMILY: RedisFamilyEntry(DEFAULT_ID, DEFAULT_ID, None)}
     )
     given_up: frozenset[int] = frozenset()
     next_id: int = DEFAULT_ID + 1
@@ -56,13 +56,13 @@ class Table:
         ).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Table:
+    def decode(cls, data: bytes) -> RedisFamilyTable:
         """The table of these bytes. Raises ValueError when they are none."""
         told = json.loads(data)
         if not isinstance(told, dict) or told.get("format") != FORMAT:
             raise ValueError("of another format")
         try:
-            families = {name: Entry(*entry) for name, entry in told["families"].items()}
+            families = {name: RedisFamilyEntry(*entry) for name, entry in told["families"].items()}
             return cls(families, frozenset(told["given_up"]), int(told["next_id"]))
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(str(error)) from None
@@ -73,18 +73,18 @@ class RedisFamily:
 
     __slots__ = ("born", "default_ttl_ms", "id", "is_dropped", "name")
 
-    def __init__(self, name: str, entry: Entry) -> None:
+    def __init__(self, name: str, entry: RedisFamilyEntry) -> None:
         self.name = name
         self.is_dropped = False
         self.born = entry.born
         self.follow(entry)
 
-    def follow(self, entry: Entry) -> None:
+    def follow(self, entry: RedisFamilyEntry) -> None:
         self.id = entry.id
         self.default_ttl_ms = entry.default_ttl_ms
 
 
-class Families:
+class RedisFamilies:
     """The handles of this process, over the table in Redis."""
 
     def __init__(self, router: Router, key: bytes) -> None:
@@ -92,12 +92,12 @@ class Families:
         self._key = key
         self._lock = threading.RLock()
         self._handles: dict[str, RedisFamily] = {}
-        self._table = Table()
+        self._table = RedisFamilyTable()
         self._seen_ns = 0
         self.look_again()
 
     @property
-    def table(self) -> Table:
+    def table(self) -> RedisFamilyTable:
         return self._table
 
     def id_of(self, family: RedisFamily) -> int:
@@ -126,7 +126,7 @@ class Families:
                 handle = self._handles[name] = RedisFamily(name, entry)
             return handle
 
-    def change(self, alter: Callable[[Table], Table]) -> Table:
+    def change(self, alter: Callable[[RedisFamilyTable], RedisFamilyTable]) -> RedisFamilyTable:
         """Replace the table by what `alter` makes of it, with no other change in between.
 
         It returns the table that was replaced; the same object leaves everything as it is.
@@ -137,7 +137,9 @@ class Families:
                 patience.after_conflict("the table of families")
             return replaced
 
-    def _try_change(self, alter: Callable[[Table], Table]) -> Table | None:
+    def _try_change(
+        self, alter: Callable[[RedisFamilyTable], RedisFamilyTable]
+    ) -> RedisFamilyTable | None:
         """The table that was replaced, or None where another process was first."""
         seen_ns = elapsed_ns()
         data = self._router.ask(read(self._key, b"GET", self._key))
@@ -159,7 +161,7 @@ class Families:
             )
         )
 
-    def _adopt(self, table: Table, seen_ns: int) -> None:
+    def _adopt(self, table: RedisFamilyTable, seen_ns: int) -> None:
         self._table, self._seen_ns = table, seen_ns
         for name, handle in list(self._handles.items()):
             entry = table.families.get(name)
@@ -169,22 +171,22 @@ class Families:
                 handle.is_dropped = True
                 del self._handles[name]
 
-    def _decode(self, data: bytes | None) -> Table:
+    def _decode(self, data: bytes | None) -> RedisFamilyTable:
         try:
-            return Table() if data is None else Table.decode(data)
+            return RedisFamilyTable() if data is None else RedisFamilyTable.decode(data)
         except ValueError as error:
             raise CorruptStore(repr(self._key), None, f"no table of families: {error}") from None
 
 
-def with_family(table: Table, name: str) -> Table:
+def with_family(table: RedisFamilyTable, name: str) -> RedisFamilyTable:
     """The table with this family in it."""
     if name in table.families:
         return table
-    entry = Entry(table.next_id, table.next_id, None)
+    entry = RedisFamilyEntry(table.next_id, table.next_id, None)
     return replace(table, families=table.families | {name: entry}, next_id=table.next_id + 1)
 
 
-def without_family(table: Table, name: str) -> Table:
+def without_family(table: RedisFamilyTable, name: str) -> RedisFamilyTable:
     """The table without this family, whose rows nobody reaches any more."""
     entry = table.families.get(name)
     if entry is None:
@@ -193,7 +195,7 @@ def without_family(table: Table, name: str) -> Table:
     return replace(table, families=rest, given_up=table.given_up | {entry.id})
 
 
-def with_new_id(table: Table, name: str, born: int) -> Table:
+def with_new_id(table: RedisFamilyTable, name: str, born: int) -> RedisFamilyTable:
     """The table with this family empty. Raises InvalidArgument when it was dropped."""
     entry = _known(table, name, born)
     return replace(
@@ -204,7 +206,9 @@ def with_new_id(table: Table, name: str, born: int) -> Table:
     )
 
 
-def with_default_ttl(table: Table, name: str, born: int, ttl_ms: int | None) -> Table:
+def with_default_ttl(
+    table: RedisFamilyTable, name: str, born: int, ttl_ms: int | None
+) -> RedisFamilyTable:
     """The table with another default for this family. Raises InvalidArgument when it was dropped."""
     entry = _known(table, name, born)
     if entry.default_ttl_ms == ttl_ms:
@@ -213,7 +217,7 @@ def with_default_ttl(table: Table, name: str, born: int, ttl_ms: int | None) -> 
     return replace(table, families=table.families | {name: changed})
 
 
-def _known(table: Table, name: str, born: int) -> Entry:
+def _known(table: RedisFamilyTable, name: str, born: int) -> RedisFamilyEntry:
     entry = table.families.get(name)
     if entry is None or entry.born != born:
         raise family_dropped(name)

@@ -1,7 +1,7 @@
 """How rows become keys and values of Redis.
 
-    Rows   (the rule)          PREFIX:ID:KEY → the row as every engine keeps it, attributes and all
-    Plain  (?values=plain)     KEY → VALUE, the deadline as Redis keeps it: shared with other programs
+    WholeRows  (the rule)          PREFIX:ID:KEY → the row as every engine keeps it, attributes and all
+    Plain      (?values=plain)     KEY → VALUE, the deadline as Redis keeps it: shared with other programs
 
 A store's own keys all begin with its prefix. A family's id stands in them, so that a family that gets a new
 id is empty at once. A key too long to stand there in full stands as its digest, before the value.
@@ -39,7 +39,7 @@ class NativeKey(NamedTuple):
     key: bytes
 
 
-class Layout(Protocol):
+class KeyLayout(Protocol):
     """What is written where, and what it means."""
 
     def native(self, family_id: int, key: bytes) -> bytes: ...
@@ -61,7 +61,7 @@ class Layout(Protocol):
         ...
 
 
-class Rows:
+class WholeRows:
     """Every row whole. Redis is told the deadline where its clock can be meant by it."""
 
     def __init__(self, prefix: bytes, *, has_native_deadlines: bool) -> None:

@@ -23,7 +23,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from ephemera.core.errors import InvalidArgument
-from ephemera.engines.redis.settings import Address, Settings
+from ephemera.engines.redis.settings import Address, RedisSettings
 
 CONNECTIONS_MAX = 2**31
 """Each thread uses one at a time, so threads are the bound; at fewer, redis-py would refuse rather than wait."""
@@ -139,7 +139,7 @@ class Exchange:
 class Node:
     """One server, and the connections to it."""
 
-    def __init__(self, settings: Settings, address: Address | None) -> None:
+    def __init__(self, settings: RedisSettings, address: Address | None) -> None:
         self.place = settings.place if address is None else str(address)
         self.address = address
         # A message of the router begins with the place of the store: in a cluster, it is not this one.
@@ -174,7 +174,7 @@ def _reason(error: Exception) -> str:
 
 
 def connection_settings(
-    settings: Settings, address: Address | None
+    settings: RedisSettings, address: Address | None
 ) -> dict[str, Any]:  # Any: of many types
     """What redis-py is told about a connection to one server."""
     chosen: dict[str, Any] = {

@@ -30,13 +30,13 @@ from ephemera.core.options import Options
 from ephemera.core.row import Row
 from ephemera.core.writer_gate import WriterGate
 from ephemera.engines.redis.families import RedisFamily
-from ephemera.engines.redis.layout import Layout, set_command
+from ephemera.engines.redis.layout import KeyLayout, set_command
 from ephemera.engines.redis.routing import Patience, Request, Router, read, swap_request
-from ephemera.engines.redis.settings import Settings
+from ephemera.engines.redis.settings import RedisSettings
 from ephemera.engines.redis.swap import DELETE, NOTHING, Swap, exactly
-from ephemera.engines.redis.walking import Walk
+from ephemera.engines.redis.walking import KeyWalk
 
-L = TypeVar("L", bound=Layout)
+L = TypeVar("L", bound=KeyLayout)
 
 
 class Operations(ABC, Generic[L]):
@@ -46,7 +46,7 @@ class Operations(ABC, Generic[L]):
     waits = Waits.FOR_REPLIES
     clock: Clock
 
-    def __init__(self, settings: Settings, options: Options, layout: L) -> None:
+    def __init__(self, settings: RedisSettings, options: Options, layout: L) -> None:
         if options.exclusive:
             raise UnsupportedOperation(
                 "redis keeps nobody out, so exclusive=True promises too much: "
@@ -58,7 +58,7 @@ class Operations(ABC, Generic[L]):
         self.settings = settings
         self.router = Router(settings)
         self.writer_gate = WriterGate(duration_ms(options.lock_timeout, name="lock_timeout"))
-        self.walk = Walk(self.router, layout)
+        self.walk = KeyWalk(self.router, layout)
 
     @abstractmethod
     def native(self, family: RedisFamily, key: bytes) -> bytes:

@@ -14,7 +14,7 @@ from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument, UnsupportedOperation
 from ephemera.core.keyvalue import Capability, CheckReport, unsupported
 from ephemera.core.options import Options
-from ephemera.engines.redis.families import DEFAULT_ID, Entry, RedisFamily
+from ephemera.engines.redis.families import DEFAULT_ID, RedisFamily, RedisFamilyEntry
 from ephemera.engines.redis.layout import Plain
 from ephemera.engines.redis.operations import Operations
 from ephemera.engines.redis.routing import Request
@@ -36,7 +36,7 @@ class PlainEngine(Operations[Plain]):
         except BaseException:
             self.router.close()
             raise
-        self._family = RedisFamily(DEFAULT_FAMILY, Entry(DEFAULT_ID, DEFAULT_ID, None))
+        self._family = RedisFamily(DEFAULT_FAMILY, RedisFamilyEntry(DEFAULT_ID, DEFAULT_ID, None))
 
     def native(self, family: RedisFamily, key: bytes) -> bytes:
         return key

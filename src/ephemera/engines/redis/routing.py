@@ -46,7 +46,7 @@ from ephemera.engines.redis.nodes import (
     Unlike,
     Unreached,
 )
-from ephemera.engines.redis.settings import Address, Settings
+from ephemera.engines.redis.settings import Address, RedisSettings
 from ephemera.engines.redis.swap import Swap, in_full, swap_command
 
 SLOTS = 16_384
@@ -136,7 +136,7 @@ class Topology(Protocol):
 class OneServer:
     """Every key is on the one server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._node = Node(settings, settings.addresses[0] if settings.addresses else None)
 
     def node_of(self, key: bytes) -> Node:
@@ -161,7 +161,7 @@ class OneServer:
 class Cluster:
     """Keys are spread over slots, and slots over masters, as one of the servers tells."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
         self._nodes: dict[Address, Node] = {}
@@ -251,7 +251,7 @@ def _owners(reply: Reply, *, asked: Address) -> list[Address | None]:
 class Router:
     """Sends requests where they belong, and returns when all of them are answered."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self.topology: Topology = Cluster(settings) if settings.is_cluster else OneServer(settings)
         self.retries = 0
         self._settings = settings
@@ -368,7 +368,7 @@ class Router:
             node: _batches(places, requests, asking=elsewhere.keys())
             for node, places in by_node.items()
         }
-        sent: list[tuple[Node, Batch, Exchange | Unreached]] = []
+        sent: list[tuple[Node, RequestBatch, Exchange | Unreached]] = []
         silent: set[Node] = set()
         try:
             while batches:
@@ -389,7 +389,7 @@ class Router:
                     exchange.abandon()
 
     def _send(
-        self, node: Node, batch: Batch, requests: dict[int, Request], silent: set[Node]
+        self, node: Node, batch: RequestBatch, requests: dict[int, Request], silent: set[Node]
     ) -> Exchange | Unreached:
         if node in silent:  # once in an attempt is enough to wait for it
             return Unreached(f"{node.place} did not answer")
@@ -404,7 +404,7 @@ class Router:
             return error
 
     def _receive(
-        self, batch: Batch, exchange: Exchange | Unreached, requests: dict[int, Request]
+        self, batch: RequestBatch, exchange: Exchange | Unreached, requests: dict[int, Request]
     ) -> Iterator[tuple[int, list[Reply]]]:
         if isinstance(exchange, Unreached):
             for at, _ in batch.places:
@@ -432,7 +432,7 @@ class Router:
         return None
 
 
-class Batch(NamedTuple):
+class RequestBatch(NamedTuple):
     """What is sent over one connection in one piece: where each request stands in it."""
 
     places: list[tuple[int, int]]
@@ -441,8 +441,8 @@ class Batch(NamedTuple):
 
 def _batches(
     places: Iterable[int], requests: dict[int, Request], *, asking: Iterable[int]
-) -> Iterator[Batch]:
-    batch, size = Batch([], []), 0
+) -> Iterator[RequestBatch]:
+    batch, size = RequestBatch([], []), 0
     redirected = set(asking)
     for at in places:
         commands = list(requests[at].commands)
@@ -451,7 +451,7 @@ def _batches(
         length = sum(sum(map(len, command)) for command in commands)
         if batch.places and (size + length > BATCH_BYTES or len(batch.commands) >= BATCH_COMMANDS):
             yield batch
-            batch, size = Batch([], []), 0
+            batch, size = RequestBatch([], []), 0
         batch.places.append((at, len(commands)))
         batch.commands.extend(commands)
         size += length

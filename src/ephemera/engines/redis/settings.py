@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RedisSettings:
     """A store on Redis: where it is, how its keys look, and how long anything may take.
 
     `timeout_s` is for one answer, `retry_for_s` for all attempts at an operation together; the last
@@ -61,7 +61,10 @@ class Settings:
         return self.socket or ",".join(map(str, self.addresses))
 
 
-def read_url(url: str) -> Settings:
+Settings = RedisSettings  # the name that the command line imports
+
+
+def read_url(url: str) -> RedisSettings:
     """The settings that a URL gives. Raises InvalidArgument for one that is wrong.
 
     >>> read_url("redis://cache:7000/2?timeout=1").place
@@ -77,7 +80,7 @@ def read_url(url: str) -> Settings:
     if parts.scheme == "unix":
         if parts.netloc or not parts.path:
             raise InvalidArgument("a socket is given as unix:///path/to/redis.sock")
-        return Settings(socket=unquote(parts.path), **given)
+        return RedisSettings(socket=unquote(parts.path), **given)
     if "database" in given:
         raise InvalidArgument("db is for unix:// alone: elsewhere it is redis://host:port/DB")
     user, _, places = parts.netloc.rpartition("@")
@@ -87,7 +90,7 @@ def read_url(url: str) -> Settings:
     addresses = tuple(_read_place(place) for place in places.split(","))
     if len(addresses) > 1 and not is_cluster:
         raise InvalidArgument("several servers are a cluster: redis+cluster://host:port,host:port")
-    return Settings(
+    return RedisSettings(
         addresses=addresses,
         is_cluster=is_cluster,
         is_tls=given.pop("is_tls", False) or parts.scheme == "rediss",
@@ -115,7 +118,7 @@ def _read_path(path: str, *, is_cluster: bool) -> int | None:
     return _whole_number("the database", name, most=2**31 - 1)
 
 
-def _read_query(query: str) -> dict[str, Any]:  # Any: fields of Settings, of several types
+def _read_query(query: str) -> dict[str, Any]:  # Any: fields of RedisSettings, of several types
     given: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in PARAMETERS:

@@ -18,8 +18,8 @@ from ephemera.core.expiry import is_dead
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.engines.redis.layout import (
     HEAD_BYTES,
-    Layout,
-    Rows,
+    KeyLayout,
+    WholeRows,
     decode_head,
     head_of,
 )
@@ -35,10 +35,10 @@ READ_KEYS = 100
 HEAD_KEYS = 1_000
 
 
-class Walk:
+class KeyWalk:
     """The keys of a store, as they are found on all of its servers."""
 
-    def __init__(self, router: Router, layout: Layout) -> None:
+    def __init__(self, router: Router, layout: KeyLayout) -> None:
         self._router = router
         self._layout = layout
 
@@ -80,7 +80,7 @@ class Walk:
             self._router.run([Request(name, ((b"UNLINK", name),), True) for name in some])
 
 
-def by_kind(names: Iterable[bytes], layout: Rows) -> tuple[list[bytes], list[bytes]]:
+def by_kind(names: Iterable[bytes], layout: WholeRows) -> tuple[list[bytes], list[bytes]]:
     """Native keys that say their key, and those that only have its digest."""
     told: list[bytes] = []
     digests: list[bytes] = []
@@ -94,10 +94,10 @@ def by_kind(names: Iterable[bytes], layout: Rows) -> tuple[list[bytes], list[byt
 class Upkeep:
     """What is done about rows that are dead, or of families that are gone."""
 
-    def __init__(self, router: Router, layout: Rows) -> None:
+    def __init__(self, router: Router, layout: WholeRows) -> None:
         self._router = router
         self._layout = layout
-        self._walk = Walk(router, layout)
+        self._walk = KeyWalk(router, layout)
 
     def by_family(self) -> dict[int, list[bytes]]:
         """The native keys of all rows, by the id of their family."""
