@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ephemera import StoreClosed, StoreLocked, aio
-from ephemera.aio import places
+from ephemera.aio import runners
 from tests.aio.conftest import Run
 from tests.aio.patience import outside
 
@@ -55,7 +55,7 @@ def test_a_cancelled_beginning_ends_the_transaction_that_comes_of_it(run: Run, u
     async def main() -> None:
         async with aio.open(url, lock_timeout=30) as store:
             async with store.transaction():
-                waiting = [outside(begin(store)) for _ in range(places.LANES_MAX + 10)]
+                waiting = [outside(begin(store)) for _ in range(runners.LANES_MAX + 10)]
                 for _ in range(10):
                     await asyncio.sleep(0)
                 for each in waiting:

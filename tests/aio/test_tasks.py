@@ -12,7 +12,7 @@ import pytest
 
 import ephemera
 from ephemera import InvalidArgument, ManualClock, aio
-from ephemera.aio import keyspace, places
+from ephemera.aio import keyspace, runners
 from ephemera.engines.local.files import FileLock
 from ephemera.engines.local.layout import Layout
 from tests.aio.conftest import Run
@@ -41,7 +41,7 @@ def test_a_thousand_tasks_lose_no_increment(run: Run, url: str, durability: str)
 
 def test_transactions_of_many_tasks_do_not_lose_each_others_writes(run: Run, url: str) -> None:
     moves = 200
-    assert moves > places.LANES_MAX
+    assert moves > runners.LANES_MAX
 
     async def move(store: aio.Store) -> None:
         async with store.transaction() as txn:

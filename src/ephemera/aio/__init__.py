@@ -2,7 +2,7 @@
 
 `open`, `transaction` and `snapshot` can be awaited, or entered with `async with`; scans are async
 iterators; `on_expire` takes functions and coroutine functions. Arguments, results and errors are those of
-`ephemera`, whose code this is: see `ephemera.aio.places` for where it runs, and what a cancellation does.
+`ephemera`, whose code this is: see `ephemera.aio.runners` for where it runs, and what a cancellation does.
 
 >>> import asyncio
 >>> from ephemera import aio

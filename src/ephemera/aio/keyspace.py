@@ -1,6 +1,6 @@
 """The operations of `ephemera.keyspace` as coroutines.
 
-Each one is the plain method of the same name and arguments, run in the place that suits it. Checks and
+Each one is the plain method of the same name and arguments, run where the runner decides. Checks and
 rules are there and nowhere else; `tests/aio` holds the two against each other.
 """
 
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeVar, overload
 
 from ephemera import keyspace as plain
-from ephemera.aio.places import Place
+from ephemera.aio.runners import CallRunner
 from ephemera.core.arguments import BytesLike
 from ephemera.core.expiry import AtLike, Seconds, TtlLike, is_dead
 from ephemera.core.row import Row
@@ -35,10 +35,10 @@ class Keyspace:
     """
 
     def __init__(
-        self, inner: plain.Keyspace, place: Place, must_be_open: Callable[[], object]
+        self, inner: plain.Keyspace, runner: CallRunner, must_be_open: Callable[[], object]
     ) -> None:
         self._inner = inner
-        self._place = place
+        self._runner = runner
         self._must_be_open = must_be_open
 
     # --- one key: reading ---------------------------------------------------------------------
@@ -55,19 +55,19 @@ class Keyspace:
         self, key: BytesLike, default: object = None, max_age: Seconds | None = None
     ) -> object:
         """The value, or `default` when the key is absent, dead, or written longer ago than `max_age`."""
-        if self._place.reads_here:  # as `read` does, without its cost: this is the hot path
-            if self._place.is_due():
+        if self._runner.reads_here:  # as `read` does, without its cost: this is the hot path
+            if self._runner.is_due():
                 await asyncio.sleep(0)
             return self._inner.get(key, default, max_age)
-        return await self._place.call(self._inner.get, key, default, max_age)
+        return await self._runner.call(self._inner.get, key, default, max_age)
 
     async def entry(self, key: BytesLike) -> Entry | None:
         """Value, write time, deadline and seconds left in one read; None when the key is absent."""
-        return await self._place.read(self._inner.entry, key)
+        return await self._runner.read(self._inner.entry, key)
 
     async def ttl(self, key: BytesLike) -> float | None:
         """The seconds left until the deadline, None without one. Raises KeyError when absent."""
-        return await self._place.read(self._inner.ttl, key)
+        return await self._runner.read(self._inner.ttl, key)
 
     # --- one key: writing ---------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Keyspace:
         durable: bool | None = None,
     ) -> None:
         """Store the value. Without a lifetime the key gets the family's default, or is permanent."""
-        await self._place.write_key(
+        await self._runner.write_key(
             self._inner.put, key, value, ttl=ttl, at=at, idle=idle, durable=durable
         )
 
@@ -96,17 +96,17 @@ class Keyspace:
         durable: bool | None = None,
     ) -> bool:
         """Give the key a new lifetime and leave its value; whether it was there."""
-        return await self._place.write_key(
+        return await self._runner.write_key(
             self._inner.touch, key, ttl=ttl, at=at, idle=idle, durable=durable
         )
 
     async def persist(self, key: BytesLike, *, durable: bool | None = None) -> bool:
         """Take the key's deadline away and leave its value; whether the key was there."""
-        return await self._place.write_key(self._inner.persist, key, durable=durable)
+        return await self._runner.write_key(self._inner.persist, key, durable=durable)
 
     async def delete(self, key: BytesLike, *, durable: bool | None = None) -> bool:
         """Take the key away; whether it was there."""
-        return await self._place.write_key(self._inner.delete, key, durable=durable)
+        return await self._runner.write_key(self._inner.delete, key, durable=durable)
 
     @overload
     async def pop(self, key: BytesLike, *, durable: bool | None = None) -> bytes: ...
@@ -119,8 +119,8 @@ class Keyspace:
     ) -> object:
         """Take the key away and return its value; `default`, or else KeyError, when it is absent."""
         if default is _NOT_GIVEN:
-            return await self._place.write_key(self._inner.pop, key, durable=durable)
-        return await self._place.write_key(self._inner.pop, key, default, durable=durable)
+            return await self._runner.write_key(self._inner.pop, key, durable=durable)
+        return await self._runner.write_key(self._inner.pop, key, default, durable=durable)
 
     # --- one key: only if it is as believed ---------------------------------------------------
 
@@ -135,7 +135,7 @@ class Keyspace:
         durable: bool | None = None,
     ) -> bool:
         """Store the value unless the key is there; whether it was stored."""
-        return await self._place.write_key(
+        return await self._runner.write_key(
             self._inner.put_if_absent, key, value, ttl=ttl, at=at, idle=idle, durable=durable
         )
 
@@ -151,7 +151,7 @@ class Keyspace:
         durable: bool | None = None,
     ) -> bool:
         """Store the value if the key holds `expected` (None: is absent); whether it was stored."""
-        return await self._place.write_key(
+        return await self._runner.write_key(
             self._inner.compare_and_set,
             key,
             expected,
@@ -166,13 +166,13 @@ class Keyspace:
         self, key: BytesLike, by: int = 1, *, ttl: TtlLike = None, durable: bool | None = None
     ) -> int:
         """Add to the number that the key holds, and return the sum; an absent key counts as 0."""
-        return await self._place.write_key(self._inner.incr, key, by, ttl=ttl, durable=durable)
+        return await self._runner.write_key(self._inner.incr, key, by, ttl=ttl, durable=durable)
 
     # --- many keys ----------------------------------------------------------------------------
 
     async def get_many(self, keys: Iterable[BytesLike]) -> dict[bytes, bytes]:
         """The values of those keys that are there."""
-        return await self._place.read(self._inner.get_many, keys)
+        return await self._runner.read(self._inner.get_many, keys)
 
     async def put_many(
         self,
@@ -184,13 +184,13 @@ class Keyspace:
         durable: bool | None = None,
     ) -> None:
         """Store every pair of a mapping or an iterable, or none of them."""
-        await self._place.write(
+        await self._runner.write(
             self._inner.put_many, pairs, ttl=ttl, at=at, idle=idle, durable=durable
         )
 
     async def delete_many(self, keys: Iterable[BytesLike], *, durable: bool | None = None) -> int:
         """Take all these keys away at once, or none of them; how many of them were there."""
-        return await self._place.write(self._inner.delete_many, keys, durable=durable)
+        return await self._runner.write(self._inner.delete_many, keys, durable=durable)
 
     def scan(
         self,
@@ -227,10 +227,10 @@ class Keyspace:
         limit: int | None,
     ) -> AsyncIterator[T]:
         left = check_limit(limit)
-        place = self._place.in_order()
-        rows = await place.read(self._inner._rows, prefix, start, end, reverse)
+        runner = self._runner.in_order()
+        rows = await runner.read(self._inner._rows, prefix, start, end, reverse)
         try:
-            while left != 0 and (chunk := await place.read(_chunk, rows, left)):
+            while left != 0 and (chunk := await runner.read(_chunk, rows, left)):
                 for key, row in chunk:
                     now_ms = self._now_ms()
                     # What was read a while ago may have died since.
@@ -242,7 +242,7 @@ class Keyspace:
         finally:
             close = getattr(rows, "close", None)
             if close is not None:
-                await place.read(close)
+                await runner.read(close)
 
     def _now_ms(self) -> int:
         """The instant that counts. Raises StoreClosed when there is none any more."""
@@ -251,15 +251,15 @@ class Keyspace:
 
     async def count(self) -> int:
         """How many keys are alive."""
-        return await self._place.call(self._inner.count)
+        return await self._runner.call(self._inner.count)
 
     async def next_deadlines(self, limit: int) -> list[tuple[bytes, datetime]]:
         """The keys that die next, at most `limit` of them, with their deadlines; the earliest first."""
-        return await self._place.call(self._inner.next_deadlines, limit)
+        return await self._runner.call(self._inner.next_deadlines, limit)
 
     async def clear(self) -> None:
         """Take every key away."""
-        await self._place.call(self._inner.clear)
+        await self._runner.call(self._inner.clear)
 
     # --- the same as a mapping ----------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ephemera import snapshot as plain_snapshot
 from ephemera import store as plain_store
 from ephemera import transaction as plain_transaction
 from ephemera.aio.keyspace import Keyspace
-from ephemera.aio.places import InLane, Places, Pool
+from ephemera.aio.runners import InLane, Pool, StoreRunners
 from ephemera.core.clock import Clock
 from ephemera.core.errors import InvalidArgument
 from ephemera.core.expiry import TtlLike
@@ -127,7 +127,7 @@ async def _open(url: str | os.PathLike[str], options: dict[str, Any]) -> Store:
         pool.close()
         raise
     is_durable = options.get("durability") == "commit"
-    return Store(inner, Places(pool, inner.engine.waits, is_durable=is_durable))
+    return Store(inner, StoreRunners(pool, inner.engine.waits, is_durable=is_durable))
 
 
 class Family(Keyspace):
@@ -156,9 +156,9 @@ class Store(EnteredWithAsync, Family):
 
     _inner: plain_store.Store
 
-    def __init__(self, inner: plain_store.Store, places: Places) -> None:
-        super().__init__(inner, places.pool, inner._open_engine)
-        self._places = places
+    def __init__(self, inner: plain_store.Store, runners: StoreRunners) -> None:
+        super().__init__(inner, runners.pool, inner._open_engine)
+        self._runners = runners
         self._closing: Future[None] = Future()  # done when `close` has begun
 
     @property
@@ -180,16 +180,16 @@ class Store(EnteredWithAsync, Family):
 
     async def family(self, name: str, default_ttl: TtlLike = None) -> Family:
         """The family of this name, created when it is not there."""
-        inner = await self._place.call(self._inner.family, name, default_ttl)
-        return Family(inner, self._place, self._must_be_open)
+        inner = await self._runner.call(self._inner.family, name, default_ttl)
+        return Family(inner, self._runner, self._must_be_open)
 
     async def families(self) -> list[str]:
         """The names of all families."""
-        return await self._place.call(self._inner.families)
+        return await self._runner.call(self._inner.families)
 
     async def drop_family(self, name: str) -> bool:
         """Take a family away with all its keys; whether it was there."""
-        return await self._place.call(self._inner.drop_family, name)
+        return await self._runner.call(self._inner.drop_family, name)
 
     # --- several operations as one ------------------------------------------------------------
 
@@ -209,17 +209,17 @@ class Store(EnteredWithAsync, Family):
         return Beginning(partial(self._begin, durable))
 
     async def _begin(self, durable: bool | None) -> Transaction:
-        place = await self._places.for_transaction()
+        runner = await self._runners.for_transaction()
         try:
-            inner = await place.obtain(
+            inner = await runner.obtain(
                 partial(self._inner.transaction, durable=durable),
                 plain_transaction.Transaction.rollback,
             )
         except BaseException:
-            place.end()
+            runner.end()
             raise
-        place.enter()
-        return Transaction(inner, place, self._must_be_open)
+        runner.enter()
+        return Transaction(inner, runner, self._must_be_open)
 
     def snapshot(self) -> Beginning[Snapshot]:
         """The store as it is now, for consistent reads whatever is written meanwhile.
@@ -237,15 +237,15 @@ class Store(EnteredWithAsync, Family):
         return Beginning(self._take_snapshot)
 
     async def _take_snapshot(self) -> Snapshot:
-        place = self._place.in_order()
-        inner = await place.obtain(self._inner.snapshot, plain_snapshot.Snapshot.close)
-        return Snapshot(inner, place, self._must_be_open)
+        runner = self._runner.in_order()
+        inner = await runner.obtain(self._inner.snapshot, plain_snapshot.Snapshot.close)
+        return Snapshot(inner, runner, self._must_be_open)
 
     # --- expiry -------------------------------------------------------------------------------
 
     async def purge_expired(self, limit: int | None = None, batch: int = 1000) -> int:
         """Remove dead keys, at most `limit` of them, the longest dead first; how many it removed."""
-        return await self._place.call(self._inner.purge_expired, limit, batch)
+        return await self._runner.call(self._inner.purge_expired, limit, batch)
 
     async def on_expire(
         self, callback: Callable[[Expired], object]
@@ -271,45 +271,45 @@ class Store(EnteredWithAsync, Family):
         """
         loop = asyncio.get_running_loop()
         told = _Telling(callback, loop, self._closing) if callable(callback) else callback
-        unsubscribe = await self._place.call(self._inner.on_expire, told)
-        return partial(self._place.call, unsubscribe)
+        unsubscribe = await self._runner.call(self._inner.on_expire, told)
+        return partial(self._runner.call, unsubscribe)
 
     # --- housekeeping -------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:  # Any: each engine reports what it has to tell
         """Numbers about the store; which ones depends on the engine."""
-        return await self._place.call(self._inner.stats)
+        return await self._runner.call(self._inner.stats)
 
     async def check(self) -> CheckReport:
         """Walk everything and report every disagreement."""
-        return await self._place.call(self._inner.check)
+        return await self._runner.call(self._inner.check)
 
     async def repair(self) -> int:
         """Let the index of deadlines say what the rows say; how many entries were wrong or missing."""
-        return await self._place.call(self._inner.repair)
+        return await self._runner.call(self._inner.repair)
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a copy of the store to a new place, while it goes on being used."""
-        await self._place.call(self._inner.backup, path)
+        await self._runner.call(self._inner.backup, path)
 
     async def compact(self) -> None:
         """Give back the space that removed keys left behind, and erase what is left of them."""
-        await self._place.call(self._inner.compact)
+        await self._runner.call(self._inner.compact)
 
     async def checkpoint(self) -> None:
         """Move what was written into the base tier now; engines without one do nothing."""
-        await self._place.call(self._inner.checkpoint)
+        await self._runner.call(self._inner.checkpoint)
 
     async def sync(self) -> None:
         """Return when everything written so far would survive a power loss."""
-        await self._place.call(self._inner.sync)
+        await self._runner.call(self._inner.sync)
 
     async def close(self) -> None:
         """Let the store go, and its threads; everything but another close raises StoreClosed from then
         on. A close that is cancelled goes on."""
         if not self._closing.done():
             self._closing.set_result(None)
-        await self._places.close(self._inner.close)
+        await self._runners.close(self._inner.close)
 
     async def __aenter__(self) -> Self:
         self._must_be_open()
@@ -334,15 +334,15 @@ class Snapshot(EnteredWithAsync, Keyspace):
 
     async def family(self, name: str) -> Keyspace:
         """Another family at the same instant. Raises InvalidArgument when there was none."""
-        inner = await self._place.read(self._inner.family, name)
-        return Keyspace(inner, self._place, self._must_be_open)
+        inner = await self._runner.read(self._inner.family, name)
+        return Keyspace(inner, self._runner, self._must_be_open)
 
     async def close(self) -> None:
         """Let the snapshot go. Closing twice is fine."""
-        await self._place.read(self._inner.close)
+        await self._runner.read(self._inner.close)
 
     async def __aenter__(self) -> Self:
-        await self._place.read(self._inner.__enter__)
+        await self._runner.read(self._inner.__enter__)
         return self
 
     async def __aexit__(
@@ -363,23 +363,23 @@ class Transaction(EnteredWithAsync, Keyspace):
     """
 
     _inner: plain_transaction.Transaction
-    _place: InLane
+    _runner: InLane
 
     def __init__(
         self,
         inner: plain_transaction.Transaction,
-        place: InLane,
+        runner: InLane,
         must_be_open: Callable[[], object],
     ) -> None:
-        super().__init__(inner, place, must_be_open)
+        super().__init__(inner, runner, must_be_open)
         # A transaction that is forgotten must not keep the turn.
-        self._forgotten = weakref.finalize(self, _forget, inner, place)
+        self._forgotten = weakref.finalize(self, _forget, inner, runner)
         self._forgotten.atexit = False
 
     async def family(self, name: str) -> Keyspace:
         """Another family in the same transaction. Raises InvalidArgument when there is none."""
-        inner = await self._place.read(self._inner.family, name)
-        return Keyspace(inner, self._place, self._must_be_open)
+        inner = await self._runner.read(self._inner.family, name)
+        return Keyspace(inner, self._runner, self._must_be_open)
 
     async def commit(self) -> None:
         """Write everything at once and end the transaction; the end of the block does the same."""
@@ -390,7 +390,7 @@ class Transaction(EnteredWithAsync, Keyspace):
         await self._end(self._inner.rollback)
 
     async def __aenter__(self) -> Self:
-        await self._place.read(self._inner._begin)
+        await self._runner.read(self._inner._begin)
         return self
 
     async def __aexit__(
@@ -403,15 +403,15 @@ class Transaction(EnteredWithAsync, Keyspace):
 
     async def _end(self, step: Callable[[], object]) -> None:
         # Given to the thread before anything is awaited: it happens, whoever is cancelled.
-        ended = asyncio.wrap_future(self._place.submit(step))
-        self._place.end()
+        ended = asyncio.wrap_future(self._runner.submit(step))
+        self._runner.end()
         self._forgotten.detach()
         await asyncio.shield(ended)
 
 
-def _forget(inner: plain_transaction.Transaction, place: InLane) -> None:
-    place.submit(inner._give_up)
-    place.end()
+def _forget(inner: plain_transaction.Transaction, runner: InLane) -> None:
+    runner.submit(inner._give_up)
+    runner.end()
 
 
 class _Telling:

@@ -48,7 +48,7 @@ LANES_MAX = 32
 """So many transactions of a store are begun at once; the next one waits until one of them has ended."""
 
 
-class Place(ABC):
+class CallRunner(ABC):
     """Where the calls of one object run: right in the coroutine, or in a thread that it awaits."""
 
     _streak = 0
@@ -108,12 +108,12 @@ class Place(ABC):
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Run it in a thread."""
 
-    def in_order(self) -> Place:
-        """A place for calls that must not overlap."""
+    def in_order(self) -> CallRunner:
+        """Return a runner for calls that must not overlap."""
         return self
 
 
-class Pool(Place):
+class Pool(CallRunner):
     """The threads of a store, for calls in any order."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Pool(Place):
                 raise
             return _done(call)
 
-    def in_order(self) -> Place:
+    def in_order(self) -> CallRunner:
         return Strand(self, runs_here=self.runs_reads_here)
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class Pool(Place):
         self._make_threads()
 
 
-class Strand(Place):
+class Strand(CallRunner):
     """Calls one after the other, each in whichever thread of the pool is free."""
 
     def __init__(self, pool: Pool, *, runs_here: bool) -> None:
@@ -276,21 +276,21 @@ class Lanes:
                 lane = Lane()
                 self._count += 1
                 return lane
-            place: Future[Lane] = Future()
-            self._queue.append(place)
+            waiter: Future[Lane] = Future()
+            self._queue.append(waiter)
         try:
-            return await asyncio.wrap_future(place)
+            return await asyncio.wrap_future(waiter)
         except asyncio.CancelledError:
-            if not place.cancelled():  # it had come at that very moment
-                self.give(place.result())
+            if not waiter.cancelled():  # it had come at that very moment
+                self.give(waiter.result())
             raise
 
     def give(self, lane: Lane) -> None:
         with self._guard:
             while self._queue:
-                place = self._queue.popleft()
-                if place.set_running_or_notify_cancel():
-                    place.set_result(lane)
+                waiter = self._queue.popleft()
+                if waiter.set_running_or_notify_cancel():
+                    waiter.set_result(lane)
                     return
             if not self._is_closed and not lane.is_gone:
                 self._free.append(lane)
@@ -312,8 +312,8 @@ class Lanes:
         self._count = 0
 
 
-class InLane(Place):
-    """The place of a transaction that needs one thread for its whole life."""
+class InLane(CallRunner):
+    """The runner of a transaction that needs one thread for its whole life."""
 
     def __init__(self, pool: Pool, lane: Lane, give_back: Callable[[Lane], None]) -> None:
         self.pool = pool
@@ -361,11 +361,11 @@ def lane_of_this_task(pool: Pool) -> Lane | None:
     return None
 
 
-# --- the places of one store ------------------------------------------------------------------------
+# --- the runners of one store -----------------------------------------------------------------------
 
 
-class Places:
-    """All the places of one store, by how its engine waits."""
+class StoreRunners:
+    """All the runners of one store, by how its engine waits."""
 
     def __init__(self, pool: Pool, waits: Waits, *, is_durable: bool) -> None:
         pool.runs_reads_here = waits is Waits.FOR_WRITERS
@@ -375,7 +375,7 @@ class Places:
         self._closed: Future[None] | None = None
 
     async def for_transaction(self) -> InLane:
-        """A place to begin a transaction in; its `end` must be called."""
+        """Return a runner to begin a transaction in; its `end` must be called."""
         around = lane_of_this_task(self.pool)
         if around is not None:
             return InLane(self.pool, around, give_back=_keep)
