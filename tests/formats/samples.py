@@ -12,7 +12,7 @@ from ephemera import Store
 from ephemera.core.keyvalue import Range
 from ephemera.core.row import NEVER_MS
 from ephemera.formats.databases import family_of
-from ephemera.formats.transfer import Record, Source
+from ephemera.formats.transfer import Record, RecordSource
 from tests.wire.servers import Process
 
 HOUR_MS = 3_600_000
@@ -107,6 +107,6 @@ def held_by_store(store: Store) -> Keys:
     return held
 
 
-def yielded(source: Source | Iterable[Record]) -> Keys:
+def yielded(source: RecordSource | Iterable[Record]) -> Keys:
     """What a source yields."""
     return {(family, key): (row.value, row.deadline_ms) for family, key, row in source}

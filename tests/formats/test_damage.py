@@ -17,7 +17,7 @@ from ephemera.formats.aof import AofLog, encode_aof
 from ephemera.formats.files import DamagedFile
 from ephemera.formats.jsonl import JsonLines, encode_jsonl
 from ephemera.formats.rdb_file import RdbFile, encode_rdb
-from ephemera.formats.transfer import Source, chunks, load
+from ephemera.formats.transfer import RecordSource, chunks, load
 from tests.formats.conftest import NOW_MS
 from tests.formats.test_aof import log
 from tests.formats.test_rdb_file import GOLDEN, S, rdb, string
@@ -58,7 +58,7 @@ def all_types() -> bytes:
     return rdb(*parts, checksum=0)
 
 
-Reader = Callable[..., Source]
+Reader = Callable[..., RecordSource]
 WHOLE: dict[str, tuple[bytes, Reader]] = {
     "rdb": (exported(encode_rdb)[:-8] + b"\0" * 8, RdbFile),
     "rdb of all types": (all_types(), RdbFile),
@@ -110,7 +110,7 @@ def test_a_damaged_file_is_read_or_refused(path: Path, mutation: tuple[str, byte
             assert held(store) == 0
 
 
-def refusal(store: Store, source: Source) -> DamagedFile | None:
+def refusal(store: Store, source: RecordSource) -> DamagedFile | None:
     """What an import raises."""
     try:
         load(store.engine, source)

@@ -21,11 +21,11 @@ from ephemera.formats.files import DamagedFile
 from ephemera.formats.jsonl import JsonLines, encode_jsonl
 from ephemera.formats.omissions import Omissions
 from ephemera.formats.rdb_file import RdbFile, encode_rdb
-from ephemera.formats.transfer import Contents, Record, Source, chunks, load, save
+from ephemera.formats.transfer import Contents, Record, RecordSource, chunks, load, save
 from tests.formats.conftest import NOW_MS
 from tests.formats.samples import held_by_store
 
-FORMATS: list[tuple[transfer.Encoder, Callable[..., Source]]] = [
+FORMATS: list[tuple[transfer.Encoder, Callable[..., RecordSource]]] = [
     (encode_rdb, RdbFile),
     (encode_aof, AofLog),
     (encode_jsonl, JsonLines),
@@ -181,7 +181,7 @@ def test_a_store_goes_out_and_comes_in_again(
     target: Store,
     store: Store,
     encode: transfer.Encoder,
-    reader: Callable[..., Source],
+    reader: Callable[..., RecordSource],
 ) -> None:
     target.put_many({f"{number:04}": "v" * number for number in range(1_000)}, ttl=60)
     target.family("db3").put(b"\0\xff", b"\xff" * 300_000)

@@ -35,7 +35,7 @@ PASSES_MAX = 3
 TICK_ROWS = 2_000
 
 
-class Engine(Protocol):
+class CopyEngine(Protocol):
     """The part of `KeyValue` that is needed here."""
 
     clock: Clock
@@ -106,7 +106,9 @@ class Note(NamedTuple):
 class Copy:
     """A copy from one store to another. `label` is what the source is called in the note."""
 
-    def __init__(self, source: Engine, target: Engine, *, label: str, removes: bool) -> None:
+    def __init__(
+        self, source: CopyEngine, target: CopyEngine, *, label: str, removes: bool
+    ) -> None:
         self._source = source
         self._target = target
         self._label = label
@@ -144,7 +146,7 @@ class Copy:
     def _copy_rows(self, note: Note, progress: Progress) -> None:
         self._keep(note)
         self._carry_families()
-        rows = _Rows(self._source, note, self._keep)
+        rows = _StoreSource(self._source, note, self._keep)
         loaded: Loaded = load(self._target, rows, progress)
         self.done.copied = loaded.imported
         self.done.dead = loaded.dead
@@ -223,10 +225,10 @@ class Copy:
         self._target.write([Write(self._note_family, NOTE_KEY, row)], durable=False)
 
 
-class _Rows:
+class _StoreSource:
     """The rows of a store as a source of `load`, from where a note says."""
 
-    def __init__(self, engine: Engine, note: Note, keep: Callable[[Note], None]) -> None:
+    def __init__(self, engine: CopyEngine, note: Note, keep: Callable[[Note], None]) -> None:
         self.skipped = Omissions()
         self.failed = Omissions()
         self.damage: DamagedFile | None = None
@@ -272,11 +274,14 @@ class _Rows:
         self._keep(self._note)
 
 
+_Rows = _StoreSource  # the name that a test of the command line imports
+
+
 # --- side by side -----------------------------------------------------------------------------------
 
 
 def differences(
-    source: Engine, target: Engine, progress: Progress | None = None
+    source: CopyEngine, target: CopyEngine, progress: Progress | None = None
 ) -> Iterator[Difference]:
     """Every key, value, deadline and default TTL that is not the same in both.
 
@@ -325,7 +330,7 @@ def _side_by_side(
             one, other = next(left, None), next(right, None)
 
 
-def _is_settled(found: Difference, source: Engine, target: Engine) -> bool:
+def _is_settled(found: Difference, source: CopyEngine, target: CopyEngine) -> bool:
     """Whether both have the same after all. What one clock holds for dead, the other soon will."""
     if found.source == found.target:
         return True
@@ -335,17 +340,17 @@ def _is_settled(found: Difference, source: Engine, target: Engine) -> bool:
     return is_one_sided and isinstance(only, Row) and is_dead(only.deadline_ms, now_ms)
 
 
-def families_of(engine: Engine) -> list[str]:
+def families_of(engine: CopyEngine) -> list[str]:
     """The families of a store, in order, without those that Ephemera keeps for itself."""
     return sorted(name for name in engine.families() if not name.startswith(RESERVED_PREFIX))
 
 
-def _rows_of(engine: Engine, family: str) -> Iterator[tuple[bytes, Row]]:
+def _rows_of(engine: CopyEngine, family: str) -> Iterator[tuple[bytes, Row]]:
     ref = engine.family(family, create=False)
     return iter(()) if ref is None else engine.scan(ref, Range(), None)
 
 
-def _row(engine: Engine, family: str, key: bytes) -> Row | None:
+def _row(engine: CopyEngine, family: str, key: bytes) -> Row | None:
     ref = engine.family(family, create=False)
     return None if ref is None else engine.row(ref, key, engine.clock.now_ms())
 
@@ -354,5 +359,5 @@ def _default_of(family: FamilyRef | None) -> int | None:
     return None if family is None else family.default_ttl_ms
 
 
-def _is_empty(engine: Engine) -> bool:
+def _is_empty(engine: CopyEngine) -> bool:
     return all(next(_rows_of(engine, name), None) is None for name in families_of(engine))

@@ -12,7 +12,7 @@ from ephemera.formats.aof import MANIFEST, AofLog, is_log_directory
 from ephemera.formats.diskcache import DiskCache
 from ephemera.formats.jsonl import JsonLines
 from ephemera.formats.rdb_file import RdbFile
-from ephemera.formats.transfer import Source
+from ephemera.formats.transfer import RecordSource
 
 HEAD_BYTES = 1024
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
@@ -20,7 +20,9 @@ HAS_LOG_BEHIND = re.compile(rb"aof-(?:preamble|base)\xc0\x01")
 """The auxiliary field of an RDB that an append-only log begins with."""
 
 
-def open_source(path: str | os.PathLike[str], *, now_ms: int, keep_going: bool = False) -> Source:
+def open_source(
+    path: str | os.PathLike[str], *, now_ms: int, keep_going: bool = False
+) -> RecordSource:
     """The source that reads this file or directory. Raises InvalidArgument when none does."""
     place = Path(path)
     if not place.exists():

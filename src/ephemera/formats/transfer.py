@@ -53,7 +53,7 @@ make_row: Callable[[tuple[bytes, int, int, int, int]], Row] = partial(tuple.__ne
 make_write: Callable[[tuple[FamilyRef, bytes, Row]], Write] = partial(tuple.__new__, Write)
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Where records come from. What it has and does not yield, it counts by the reason."""
 
     skipped: Omissions
@@ -74,8 +74,11 @@ class Source(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """The part of `KeyValue` that is needed here."""
+Source = RecordSource  # the name that the command line imports
+
+
+class TransferEngine(Protocol):
+    """The part of `KeyValue` that an import or an export needs."""
 
     clock: Clock
     capabilities: frozenset[Capability]
@@ -110,7 +113,7 @@ class Loaded:
         return not self.skipped and not self.failed and self.damage is None
 
 
-def load(engine: Engine, source: Source, progress: Progress | None = None) -> Loaded:
+def load(engine: TransferEngine, source: RecordSource, progress: Progress | None = None) -> Loaded:
     """Write all that the source yields and that is alive, over what the engine holds.
 
     Raises DamagedFile before anything is written, unless the source was told to keep going.
@@ -119,12 +122,14 @@ def load(engine: Engine, source: Source, progress: Progress | None = None) -> Lo
     return load_prepared(engine, source, progress)
 
 
-def prepare(source: Source, progress: Progress | None = None) -> None:
+def prepare(source: RecordSource, progress: Progress | None = None) -> None:
     """Find what is wrong with a source while there need not be an engine yet. Raises DamagedFile."""
     source.prepare(lambda: _tell(source, progress))
 
 
-def load_prepared(engine: Engine, source: Source, progress: Progress | None = None) -> Loaded:
+def load_prepared(
+    engine: TransferEngine, source: RecordSource, progress: Progress | None = None
+) -> Loaded:
     """Do the rest of `load`."""
     loaded = Loaded()
     unsynced = 0
@@ -147,12 +152,12 @@ def load_prepared(engine: Engine, source: Source, progress: Progress | None = No
     return loaded
 
 
-def _tell(source: Source, progress: Progress | None) -> None:
+def _tell(source: RecordSource, progress: Progress | None) -> None:
     if progress is not None:
         progress(*source.progress())
 
 
-def _batches(engine: Engine, source: Source, loaded: Loaded) -> Iterator[list[Write]]:
+def _batches(engine: TransferEngine, source: RecordSource, loaded: Loaded) -> Iterator[list[Write]]:
     """What is to be written, piece by piece; what is not, counted."""
     families: dict[str, FamilyRef] = {}
     batch: list[Write] = []
@@ -175,7 +180,7 @@ def _batches(engine: Engine, source: Source, loaded: Loaded) -> Iterator[list[Wr
     yield batch
 
 
-def _family(engine: Engine, families: dict[str, FamilyRef], name: str) -> FamilyRef:
+def _family(engine: TransferEngine, families: dict[str, FamilyRef], name: str) -> FamilyRef:
     family = engine.family(name, create=True)
     assert family is not None  # it was to be created
     families[name] = family
@@ -208,7 +213,7 @@ Encoder = Callable[[Contents], Iterator[bytes]]
 
 
 def save(
-    engine: Engine,
+    engine: TransferEngine,
     path: str | os.PathLike[str],
     encode: Encoder,
     *,
@@ -231,7 +236,7 @@ def save(
 
 
 def chunks(
-    engine: Engine,
+    engine: TransferEngine,
     encode: Encoder,
     *,
     families: Iterable[str] | None = None,
