@@ -13,20 +13,27 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ephemera.core.arguments import RESERVED_PREFIX
-from ephemera.core.clock import Clock
 from ephemera.core.errors import CorruptStore, InvalidArgument
 from ephemera.core.expiry import is_dead
-from ephemera.core.keyvalue import Capability, FamilyRef, Range, View, Write
+from ephemera.core.keyvalue import Capability, FamilyRef, Range, Write
 from ephemera.core.row import Row
 from ephemera.formats.files import DamagedFile
 from ephemera.formats.omissions import Omissions
-from ephemera.formats.transfer import BATCH_BYTES, BATCH_RECORDS, Loaded, Progress, Record, load
+from ephemera.formats.transfer import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    Loaded,
+    Progress,
+    Record,
+    TransferEngine,
+    load,
+)
 
 NOTE_FAMILY = RESERVED_PREFIX + "copy"
 NOTE_KEY = b"progress"
@@ -35,23 +42,12 @@ PASSES_MAX = 3
 TICK_ROWS = 2_000
 
 
-class CopyEngine(Protocol):
-    """The part of `KeyValue` that is needed here."""
+class CopyEngine(TransferEngine, Protocol):
+    """The part of `KeyValue` that a copy needs: rows of single keys and changes of families too."""
 
-    clock: Clock
-    capabilities: frozenset[Capability]
-
-    def family(self, name: str, *, create: bool) -> FamilyRef | None: ...
-    def families(self) -> list[str]: ...
     def set_default_ttl(self, family: FamilyRef, ttl_ms: int | None) -> None: ...
     def drop_family(self, name: str) -> bool: ...
-    def snapshot(self) -> View: ...
     def row(self, family: FamilyRef, key: bytes, now_ms: int) -> Row | None: ...
-    def scan(
-        self, family: FamilyRef, bounds: Range, now_ms: int | None
-    ) -> Iterator[tuple[bytes, Row]]: ...
-    def write(self, writes: Sequence[Write], *, durable: bool | None) -> None: ...
-    def sync(self) -> None: ...
 
 
 @dataclass
