@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.aio.patience import until
+from tests.waiting import wait_until
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -29,7 +29,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
             return runner.run(asyncio.wait_for(coroutine, 60))
 
     yield run
-    until(lambda: not own_threads(), "no thread of a closed store is left")
+    wait_until(lambda: not own_threads(), what="no thread of a closed store is left")
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -13,7 +13,7 @@ import pytest
 from ephemera import StoreClosed, StoreLocked, aio
 from ephemera.aio import runners
 from tests.aio.conftest import Run
-from tests.aio.patience import outside
+from tests.aio.tasks import outside
 
 
 async def cancel(task: asyncio.Task[Any]) -> None:

@@ -21,10 +21,9 @@ from ephemera import (
     aio,
 )
 from tests.aio.conftest import Run, own_threads
-from tests.aio.patience import outside, until
+from tests.aio.tasks import outside
 from tests.conftest import NoThreadsLeft
-
-PATIENCE_S = 30.0
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def test_a_store_can_be_awaited_or_entered(run: Run, url: str) -> None:
@@ -135,7 +134,7 @@ def test_a_store_that_was_forgotten_leaves_no_thread(url: str) -> None:
         await store.count()
 
     asyncio.run(main())
-    until(lambda: not own_threads(), "no thread is left")
+    wait_until(lambda: not own_threads(), what="no thread is left")
 
 
 def test_a_program_that_closes_nothing_ends(tmp_path: Path) -> None:
@@ -376,7 +375,9 @@ def test_a_loop_that_stops_during_a_callback_lets_the_thread_go(tmp_path: Path) 
 def test_a_thread_is_made_for_what_waits_and_for_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         async with aio.open(tmp_path / "s.eph") as store:
-            until(lambda: own_threads() == ["ephemera-aio_0"], "the opening's thread is there")
+            wait_until(
+                lambda: own_threads() == ["ephemera-aio_0"], what="the opening's thread is there"
+            )
             for number in range(100):
                 await store.put(b"%d" % number, b"1", ttl=60)
                 await store.incr(b"n", durable=False)

@@ -16,7 +16,7 @@ from ephemera.aio import keyspace, runners
 from ephemera.engines.local.files import FileLock
 from ephemera.engines.local.layout import Layout
 from tests.aio.conftest import Run
-from tests.aio.patience import outside
+from tests.aio.tasks import outside
 
 TASKS = 1_000
 

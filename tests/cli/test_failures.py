@@ -20,7 +20,7 @@ from ephemera.cli.main import PANEL_OF
 from ephemera.formats import files
 from tests.cli.typing_it import PROGRAM, ok, process, refused, run
 from tests.crash.processes import Peer
-from tests.engines.local.stores import wait_until
+from tests.waiting import wait_until
 
 NEEDS_A_STORE = sorted(set(PANEL_OF) - {"bench", "import", "put", "restore", "serve", "shell"})
 

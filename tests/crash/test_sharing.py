@@ -14,6 +14,7 @@ import pytest
 import ephemera
 from ephemera import StoreBusy, StoreClosed, StoreLocked
 from tests.crash.processes import TINY_SEGMENT_BYTES, Peer, Seat, peers
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -501,7 +502,8 @@ def test_what_one_process_purges_is_gone_for_all(path: Path) -> None:
         one.do("put_many", {b"%03d" % number: b"x" for number in range(100)}, ttl=0.1)
         one.do("checkpoint")
         assert store.stats()["deadline_entries"] == 101
-        wait_until(store, store.clock.now_ms() + 101)
+        dead_ms = store.clock.now_ms() + 101
+        wait_until(lambda: store.clock.now_ms() >= dead_ms)
         assert one.do("count") == other.do("count") == store.count() == 1
         assert other.do("purge_expired") == 100
         assert one.do("purge_expired") == store.purge_expired() == 0
@@ -513,14 +515,10 @@ def test_a_key_that_died_in_a_segment_is_purged_once_by_whoever_comes_first(path
     options: dict[str, Any] = {"maintenance": "manual"}
     with ephemera.open(path, **options) as store, Peer(path, **options) as peer:
         store.put_many({b"a": b"1", b"b": b"2"}, ttl=0.001)
-        wait_until(store, store.clock.now_ms() + 2)
+        dead_ms = store.clock.now_ms() + 2
+        wait_until(lambda: store.clock.now_ms() >= dead_ms)
         assert store.purge_expired() == 2
         assert peer.do("purge_expired") == 0
-
-
-def wait_until(store: ephemera.Store, instant_ms: int) -> None:
-    while store.clock.now_ms() < instant_ms:
-        pass
 
 
 def hear_of_deaths(seat: Seat, count: int) -> list[bytes]:

@@ -26,7 +26,8 @@ from ephemera.engines.local.base_tier import BaseFile
 from ephemera.engines.local.engine import LocalEngine
 from ephemera.engines.local.files import Files
 from tests.crash.processes import CONTEXT, PATIENCE_SECONDS, TINY_SEGMENT_BYTES, Peer, Seat
-from tests.engines.local.stores import in_a_thread, start_python, wait_until
+from tests.engines.local.stores import in_a_thread, start_python
+from tests.waiting import wait_until
 
 LOCK_TIMEOUT = 0.3
 SEGMENTS_MAX = 4

@@ -18,7 +18,8 @@ from ephemera.core.keyvalue import FamilyRef, Range, Write
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.server.gathering import Gathered, Turns
 from ephemera.server.server import open_store
-from tests.engines.slatedb.buckets import file_url, s3_url, wait_until
+from tests.engines.slatedb.buckets import file_url, s3_url
+from tests.waiting import wait_until
 from tests.wire.servers import Process, running, start_ephemera
 
 NOW_MS = 1_700_000_000_000

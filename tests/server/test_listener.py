@@ -25,6 +25,7 @@ from ephemera.server.session import OUTPUT_BYTES_PAUSE
 from ephemera.server.settings import OutputLimit, OutputLimits, Settings
 from tests.engines.slatedb.buckets import file_url
 from tests.server.clients import wire
+from tests.waiting import until
 
 ANY = Endpoint(port=0)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -911,8 +912,3 @@ def test_the_rest_of_a_long_pipeline_waits_for_other_clients(
 
 def _has_turns(listener: Listener, count: int) -> bool:
     return listener._turns is not None and len(listener._turns) == count
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)

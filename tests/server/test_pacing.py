@@ -21,9 +21,10 @@ from ephemera.engines.local.files import FileLock
 from ephemera.engines.local.layout import Layout
 from ephemera.server.listener import Listener
 from ephemera.server.server import Server
-from tests.engines.local.stores import THOUSAND, engine_of, in_a_thread, open_local, wait_until
+from tests.engines.local.stores import THOUSAND, engine_of, in_a_thread, open_local
 from tests.server.clients import Client, wire
 from tests.server.test_listener import Dialer, ask, serve
+from tests.waiting import wait_until
 
 WRITES = [
     ("SET key 2", b"OK"),

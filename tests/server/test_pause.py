@@ -8,7 +8,8 @@ from ephemera.server import listener as listener_module
 from ephemera.server.listener import Listener
 from ephemera.server.settings import Settings
 from tests.server.clients import wire
-from tests.server.test_listener import LONG_READING, Dialer, serve, until
+from tests.server.test_listener import LONG_READING, Dialer, serve
+from tests.waiting import until
 
 
 def test_unpause_wakes_who_waits() -> None:

@@ -20,10 +20,10 @@ import ephemera
 from ephemera.core.options import Options
 from ephemera.engines.local.engine import LocalEngine
 from ephemera.engines.local.files import Files
+from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[3]
 SEGMENT_BYTES = 64 * 1024
-PATIENCE_S = 30.0
 THOUSAND = b"x" * 1_000
 
 
@@ -141,16 +141,6 @@ def write_until(error: type[ephemera.EphemeraError], store: ephemera.Store) -> t
         except error as refusal:
             return str(refusal), number
     raise AssertionError("it was never refused")
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Return when something in the background has happened."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.01)):
-        if is_so():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it never happened")
 
 
 def wait_until_forgotten(engine: Callable[[], object], path: Path) -> None:

@@ -26,9 +26,9 @@ from tests.engines.local.stores import (
     in_a_thread,
     open_local,
     segment_files,
-    wait_until,
     write_until,
 )
+from tests.waiting import wait_until
 
 
 def fill_a_segment(store: Store, name: str = "filler") -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from ephemera.core.errors import CorruptStore, InvalidArgument, StoreBusy
 from ephemera.engines.local._control import CONTROL_BYTES, LOCKS, Control, LockGuard
-from tests.engines.local.stores import PATIENCE_S, in_a_thread, start_python
+from tests.engines.local.stores import in_a_thread, start_python
+from tests.waiting import PATIENCE_S
 
 
 class Pair:

@@ -36,7 +36,6 @@ from ephemera.engines.local.engine import LocalEngine
 from ephemera.engines.local.files import FileLock, Files, Mapped
 from ephemera.engines.local.segments import Segments
 from tests.engines.local.stores import (
-    PATIENCE_S,
     THOUSAND,
     contents,
     crash_copy,
@@ -48,9 +47,9 @@ from tests.engines.local.stores import (
     run_python,
     segment_files,
     start_python,
-    wait_until,
     wait_until_forgotten,
 )
+from tests.waiting import PATIENCE_S, wait_until
 
 # --- reads ----------------------------------------------------------------------------------------
 

@@ -17,14 +17,8 @@ from ephemera.core._block import block
 from ephemera.core.row import NEVER_MS, Row
 from ephemera.engines.local import engine, expiry
 from ephemera.engines.local.checkpoint import apply_segments
-from tests.engines.local.stores import (
-    base_file,
-    crash_copy,
-    engine_of,
-    in_a_thread,
-    keys_of,
-    wait_until,
-)
+from tests.engines.local.stores import base_file, crash_copy, engine_of, in_a_thread, keys_of
+from tests.waiting import wait_until
 
 TOLD_AT = 256
 """Where a segment's header says how far its deaths were told."""

@@ -21,7 +21,8 @@ from ephemera.engines.local import checkpoint, engine
 from ephemera.engines.local.base_tier import BaseWrite
 from ephemera.engines.local.checkpoint import apply_segments
 from ephemera.engines.local.expiry import SegmentExpiryQueue
-from tests.engines.local.stores import base_file, crash_copy, engine_of, keys_of, wait_until
+from tests.engines.local.stores import base_file, crash_copy, engine_of, keys_of
+from tests.waiting import wait_until
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:

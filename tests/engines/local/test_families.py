@@ -12,7 +12,8 @@ from ephemera.engines.local._scan import ViewTransaction
 from ephemera.engines.local.base_tier import BaseFile
 from ephemera.engines.local.check import check_state
 from ephemera.engines.local.views import take_state
-from tests.engines.local.stores import contents, engine_of, in_a_thread, wait_until
+from tests.engines.local.stores import contents, engine_of, in_a_thread
+from tests.waiting import wait_until
 
 ROWS = 500
 

@@ -30,10 +30,10 @@ from tests.engines.local.stores import (
     open_local,
     run_python,
     segment_files,
-    wait_until,
     wait_until_forgotten,
     write_until,
 )
+from tests.waiting import wait_until
 
 
 class FailingFiles(Files):

@@ -12,13 +12,8 @@ import pytest
 
 from ephemera import ManualClock, Store, StoreClosed
 from ephemera.engines.local import engine
-from tests.engines.local.stores import (
-    THOUSAND,
-    engine_of,
-    in_a_thread,
-    start_python,
-    wait_until,
-)
+from tests.engines.local.stores import THOUSAND, engine_of, in_a_thread, start_python
+from tests.waiting import wait_until
 
 READ_AND_IDLE = """
     import sys

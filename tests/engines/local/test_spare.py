@@ -20,8 +20,8 @@ from tests.engines.local.stores import (
     engine_of,
     open_local,
     segment_files,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 A_SEGMENT = SEGMENT_BYTES // 1_000
 

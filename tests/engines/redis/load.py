@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import ephemera
 from ephemera import EngineUnavailable
 from ephemera.core.clock import elapsed_ns
-from tests.engines.redis.servers import wait_until
+from tests.waiting import wait_until
 
 KEYS_EACH = 40
 

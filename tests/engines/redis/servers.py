@@ -8,8 +8,6 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -17,24 +15,13 @@ from typing import Any
 
 import redis
 
-from ephemera.core.clock import elapsed_ns
+from tests.waiting import PATIENCE_S, wait_until
 from tests.wire.servers import PORTS_TRIED, Process, free_port, start_ephemera, start_redis
 
 MASTERS = 3
 REPLICAS = 3
 SLOTS = 16_384
 NODE_TIMEOUT_MS = 1_500
-PATIENCE_S = 60.0
-POLL_S = 0.02
-
-
-def wait_until(is_so: Callable[[], object], *, what: str) -> None:
-    """Look again and again until something is so."""
-    until_ns = elapsed_ns() + int(PATIENCE_S * 1e9)
-    pause = threading.Event()
-    while not is_so():
-        assert elapsed_ns() < until_ns, f"{what}: not within {PATIENCE_S:g} s"
-        pause.wait(POLL_S)
 
 
 def client(port: int) -> redis.Redis:

@@ -12,10 +12,10 @@ from redis.crc import key_slot
 import ephemera
 from ephemera import EngineUnavailable, ManualClock
 from ephemera.core.clock import elapsed_ns
-from tests.engines.redis import servers
 from tests.engines.redis.conftest import Opener
 from tests.engines.redis.load import Load
 from tests.engines.redis.servers import ClusterNode, RunningCluster
+from tests.waiting import wait_until
 
 THREADS = 3
 RETRY_FOR_S = 2.0
@@ -158,7 +158,7 @@ def a_slot_half_moved(load: Load, cluster: RunningCluster, victim: ClusterNode) 
     while cluster.move_keys(slot, source, target, 10):
         pass
     cluster.end_move(slot, target)
-    servers.wait_until(lambda: cluster.owner_of(slot) is target, what="the end of the move")
+    wait_until(lambda: cluster.owner_of(slot) is target, what="the end of the move")
 
 
 def kill_during(load: Load, cluster: RunningCluster, victim: ClusterNode) -> float:
@@ -168,14 +168,12 @@ def kill_during(load: Load, cluster: RunningCluster, victim: ClusterNode) -> flo
     slot = slot_of(min(keys))
     victim.kill()
     died_ns = elapsed_ns()
-    servers.wait_until(lambda: cluster.owner_of(slot) is not victim, what="the failover")
+    wait_until(lambda: cluster.owner_of(slot) is not victim, what="the failover")
     # Only now: a master without persistence that came back as such would come back empty.
     victim.restart()
     cluster.wait_whole()
     whole_ns = elapsed_ns()
-    servers.wait_until(
-        lambda: load.last_ns(keys) > whole_ns, what="writes to the lost master's keys"
-    )
+    wait_until(lambda: load.last_ns(keys) > whole_ns, what="writes to the lost master's keys")
     return (load.first_ns_after(died_ns, keys) - died_ns) / 1e9
 
 

@@ -34,6 +34,7 @@ from ephemera.core.row import decode_row
 from ephemera.engines.redis.families import FRESH_NS
 from tests.engines.redis import servers
 from tests.engines.redis.conftest import Opener
+from tests.waiting import PATIENCE_S, wait_until
 from tests.wire.servers import Process, free_port, running, start_redis
 
 # In the year 2100: alive for as long as a test takes, whatever the time of day.
@@ -43,7 +44,7 @@ LATER_MS = round(LATER.timestamp() * 1000)
 
 def seen_by_now(seen: Callable[[], object]) -> None:
     """Wait until another store has looked at the table of families again."""
-    servers.wait_until(seen, what="the table of families is read again")
+    wait_until(seen, what="the table of families is read again")
 
 
 # --- what is written ------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ def test_redis_is_told_the_deadline_of_a_row_and_removes_it_by_itself(
     store.put("key", "value", at=LATER)
     assert client.execute_command("PEXPIRETIME", "ephemera:1:key") == LATER_MS
     store.put("brief", "value", ttl=0.001)
-    servers.wait_until(lambda: not client.exists("ephemera:1:brief"), what="Redis removes the dead")
+    wait_until(lambda: not client.exists("ephemera:1:brief"), what="Redis removes the dead")
     store.put("key", "permanent")
     assert client.pttl("ephemera:1:key") == -1
 
@@ -396,7 +397,7 @@ def test_rows_of_a_dropped_family_go_in_the_background(
     store = open_single(maintenance="background")
     store.family("codes").put_many({b"%d" % number: b"" for number in range(100)})
     assert store.drop_family("codes")
-    servers.wait_until(lambda: client.keys("ephemera:2:*") == [], what="the sweep")
+    wait_until(lambda: client.keys("ephemera:2:*") == [], what="the sweep")
 
 
 def test_a_store_sweeps_what_one_before_it_left(open_single: Opener, client: redis.Redis) -> None:
@@ -405,7 +406,7 @@ def test_a_store_sweeps_what_one_before_it_left(open_single: Opener, client: red
         store.clear()
     assert client.keys("ephemera:1:*")
     open_single(maintenance="background")
-    servers.wait_until(lambda: client.keys("ephemera:1:*") == [], what="the sweep")
+    wait_until(lambda: client.keys("ephemera:1:*") == [], what="the sweep")
 
 
 def test_a_late_write_to_a_cleared_family_is_swept_too(
@@ -497,12 +498,10 @@ def test_a_replica_that_becomes_the_master_is_waited_for(
     try:
         thread.start()
         retries = store.engine.router  # type: ignore[attr-defined]  # it counts them
-        servers.wait_until(
-            lambda: retries.retries > 3, what="the write is refused, and tried again"
-        )
+        wait_until(lambda: retries.retries > 3, what="the write is refused, and tried again")
     finally:
         client.execute_command("REPLICAOF", "NO", "ONE")
-    thread.join(servers.PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert store.get("key") == b"2"
 
 
@@ -591,7 +590,7 @@ def test_hundreds_of_threads_each_get_an_answer(open_single: Opener) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(servers.PATIENCE_S)
+        thread.join(PATIENCE_S)
     assert found == [b"1"] * 200
     assert store.stats()["retries"] == 0
 
@@ -697,7 +696,7 @@ def test_a_server_that_hangs_is_given_up_in_time_and_used_again(
             assert elapsed_ns() - began_ns < 20e9
         finally:
             os.kill(process.pid, signal.SIGCONT)
-        servers.wait_until(lambda: store.get("key") == b"1", what="the server goes on")
+        wait_until(lambda: store.get("key") == b"1", what="the server goes on")
 
 
 def test_a_server_that_hangs_is_not_tried_for_every_part_of_a_large_request(
@@ -736,7 +735,7 @@ def test_closing_ends_what_other_threads_do(open_single: Opener) -> None:
     started.wait()
     store.close()
     for thread in threads:
-        thread.join(servers.PATIENCE_S)
+        thread.join(PATIENCE_S)
     assert ends == [StoreClosed] * 3
 
 
@@ -752,7 +751,7 @@ def test_a_server_that_comes_back_is_used_on(tmp_path: Path, opener: Opener) -> 
         thread = threading.Thread(target=lambda: results.append(store.incr("key")))
         thread.start()
         process = _start_again(tmp_path, port, *options)
-        thread.join(servers.PATIENCE_S)
+        thread.join(PATIENCE_S)
         assert results == [2]
         assert store.get("key") == b"2"
     finally:

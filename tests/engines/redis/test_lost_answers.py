@@ -8,9 +8,9 @@ import pytest
 
 import ephemera
 from ephemera import EngineUnavailable, ManualClock
-from tests.engines.redis import servers
 from tests.engines.redis.conftest import Opener
 from tests.engines.redis.proxy import Proxy
+from tests.waiting import wait_until
 from tests.wire.servers import Process
 
 
@@ -80,7 +80,7 @@ def test_a_change_is_done_once_and_the_caller_told_that_nobody_knows(
     with pytest.raises(EngineUnavailable, match="may have happened"):
         changes[name]()
     assert proxy.answers_left_to_lose == 0
-    servers.wait_until(lambda: store.get("key") == after, what="the server has done it")
+    wait_until(lambda: store.get("key") == after, what="the server has done it")
     store.put("key", "the writer lock is free")
 
 

@@ -15,6 +15,7 @@ from ephemera import EngineUnavailable, InvalidArgument, ManualClock, Unsupporte
 from tests.engines.redis import servers
 from tests.engines.redis.conftest import Opener
 from tests.engines.redis.proxy import Proxy
+from tests.waiting import wait_until
 from tests.wire.servers import Process, running, start_ephemera
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -93,7 +94,7 @@ def test_every_kind_of_change_is_seen_on_the_other_side(
 
 def test_the_server_alone_says_what_is_dead(store: ephemera.Store, client: redis.Redis) -> None:
     store.put("key", "value", ttl=0.001)
-    servers.wait_until(lambda: store.get("key") is None, what="the key dies")
+    wait_until(lambda: store.get("key") is None, what="the key dies")
     assert client.get("key") is None
     assert store.entry("key") is None
     assert store.purge_expired() == 0
@@ -156,7 +157,7 @@ def test_a_delete_whose_answer_got_lost_is_not_answered_wrongly(
         proxy.lose_answers(1, to=b"UNLINK")
         with pytest.raises(EngineUnavailable, match="may have happened"):
             store.delete("key")
-        servers.wait_until(lambda: store.get("key") is None, what="the server has done it")
+        wait_until(lambda: store.get("key") is None, what="the server has done it")
 
 
 def test_a_read_only_store_and_upkeep(process: Process, opener: Opener) -> None:

@@ -11,13 +11,11 @@ import http.client
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
 
-from ephemera.core.clock import elapsed_ns
+from tests.waiting import PATIENCE_S, wait_until
 from tests.wire.servers import free_port
 
 BUCKET = "contract"
@@ -26,19 +24,8 @@ QUICK = "flush_interval=0.005&poll_interval=0.02"
 QUICK_S3 = "flush_interval=0.02&poll_interval=0.5"
 """The same, with fewer requests: each of them keeps moto busy for milliseconds."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"}
-PATIENCE_S = 60.0
-POLL_S = 0.02
 
 _numbers = count()
-
-
-def wait_until(is_so: Callable[[], object], *, what: str) -> None:
-    """Look again and again until something is so."""
-    until_ns = elapsed_ns() + int(PATIENCE_S * 1e9)
-    pause = threading.Event()
-    while not is_so():
-        assert elapsed_ns() < until_ns, f"{what}: not within {PATIENCE_S:g} s"
-        pause.wait(POLL_S)
 
 
 def file_url(directory: Path, settings: str = QUICK) -> str:

@@ -14,7 +14,8 @@ from ephemera.engines.slatedb import SlateEngine, upkeep
 from ephemera.engines.slatedb._calls import plain_rows
 from ephemera.engines.slatedb.families import ID_BYTES
 from ephemera.engines.slatedb.library import load
-from tests.engines.slatedb.buckets import file_url, wait_until
+from tests.engines.slatedb.buckets import file_url
+from tests.waiting import wait_until
 
 QUICK_GARBAGE = "flush_interval=0.005&poll_interval=0.02&garbage_age=0.3"
 ROWS = 2_000

@@ -13,8 +13,9 @@ import ephemera
 from ephemera import EngineUnavailable, EphemeraError, Store
 from ephemera.core.clock import elapsed_ns
 from ephemera.engines.slatedb import library
-from tests.engines.slatedb.buckets import BUCKET, request, wait_until
+from tests.engines.slatedb.buckets import BUCKET, request
 from tests.engines.slatedb.endpoints import Endpoint
+from tests.waiting import wait_until
 
 BACK_S = 20.0
 """Within which the first durable write succeeds after the endpoint is back (docs/slatedb.md)."""

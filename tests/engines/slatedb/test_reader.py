@@ -9,7 +9,8 @@ import pytest
 
 import ephemera
 from ephemera import Capability, InvalidArgument, ReadOnly, Store, UnsupportedOperation
-from tests.engines.slatedb.buckets import file_url, wait_until
+from tests.engines.slatedb.buckets import file_url
+from tests.waiting import wait_until
 
 
 @pytest.fixture

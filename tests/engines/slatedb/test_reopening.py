@@ -14,7 +14,8 @@ import ephemera
 from ephemera import CorruptStore, EngineUnavailable, EphemeraError, Store, StoreClosed, StoreFenced
 from ephemera.engines.slatedb import engine, library, opening
 from ephemera.engines.slatedb.writing import Writer
-from tests.engines.slatedb.buckets import file_url, wait_until
+from tests.engines.slatedb.buckets import file_url
+from tests.waiting import wait_until
 
 SHORT_S = 0.3
 

@@ -20,7 +20,8 @@ from ephemera.core.row import Row
 from ephemera.engines.slatedb import library
 from ephemera.engines.slatedb.library import wait
 from ephemera.engines.slatedb.writing import Writer
-from tests.engines.slatedb.buckets import file_url, s3_url, wait_until
+from tests.engines.slatedb.buckets import file_url, s3_url
+from tests.waiting import wait_until
 
 KEEPS_WRITING = """
 import sys
