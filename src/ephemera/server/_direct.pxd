@@ -43,7 +43,7 @@ cdef class Owing:
     cdef int pay(self) except -1
 
 
-cdef class Tally:
+cdef class ServerCounters:
     cdef public int64_t changes
     cdef public int64_t hits
     cdef public int64_t misses
@@ -89,7 +89,7 @@ cdef class Names:
 
 
 cdef class Keys:
-    cdef readonly Tally tally
+    cdef readonly ServerCounters counters
     cdef readonly int number
     cdef readonly object space
     cdef object space_get
@@ -128,7 +128,7 @@ cdef class Call:
 
 
 cdef class Answering:
-    cdef readonly Tally tally
+    cdef readonly ServerCounters counters
     cdef public Call call
     cdef public bint is_direct       # a handler may be called at once
     cdef public bint is_in_place     # and its command may be answered in place

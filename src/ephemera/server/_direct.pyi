@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 POSTPONED: Simple
 OUTPUT_BYTES_PAUSE: int
 
-class Tally:
+class ServerCounters:
     changes: int
     hits: int
     misses: int
@@ -49,7 +49,7 @@ class Counted:
     spent_ns: int
     latency: Histogram
     is_write: bool
-    def count_run(self, tally: Tally, took_ns: int) -> None: ...
+    def count_run(self, counters: ServerCounters, took_ns: int) -> None: ...
     def reset_counters(self) -> None: ...
 
 class Names:
@@ -67,9 +67,9 @@ class Keys:
     number: int
     space: Family
     @property
-    def tally(self) -> Server: ...
+    def counters(self) -> Server: ...
     def __init__(
-        self, tally: Server, number: int, space: Family, engine: KeyValue | None
+        self, counters: Server, number: int, space: Family, engine: KeyValue | None
     ) -> None: ...
     def put_by_rule(self, key: bytes, value: bytes, ttl_ms: int | None) -> None: ...
     def add_by_rule(self, key: bytes, addition: Addition) -> None: ...
@@ -95,7 +95,7 @@ class Answering:
     call: Call
     def __init__(
         self,
-        tally: Server,
+        counters: Server,
         parser: Parser,
         by_name: dict[bytes, Command],
         names: Names,

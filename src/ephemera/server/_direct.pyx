@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The straight way through the server, from bytes to bytes, for requests about which nothing is special.
 
-Bases of the classes that say what it means: `Tally` of Server, `Counted` of Command, `Keys` of Database,
-`Answering` of Session. They hold what every request touches, and the loop over the requests of a
-buffer. The commonest commands are answered where their bytes lie (`_in_place.pyx`), others by their
+Bases of the classes that say what it means: `ServerCounters` of Server, `Counted` of Command, `Keys`
+of Database, `Answering` of Session. They hold what every request touches, and the loop over the requests of
+a buffer. The commonest commands are answered where their bytes lie (`_in_place.pyx`), others by their
 handlers. Whatever is out of the ordinary is left to the Python above.
 """
 from cpython.bytes cimport (
@@ -70,11 +70,13 @@ cdef class Owing:
         raise TypeError("pay")
 
 
-cdef class Tally:
-    """What a server counts, and what it has to tell whom. `slow_ns` is from how many nanoseconds on it
-    wants to know of a command; `tracks_latency`, whether each command has a histogram; `answering_ns`, after how many a client's requests wait until others had their
-    turn; `paced` is what its writes wait for while that is behind; `broadcast` sends the invalidations that wait
-    until the requests under way are answered, and is None where none do.
+cdef class ServerCounters:
+    """The counters of a server, and what its request loops ask of it.
+
+    `slow_ns` is the duration from which a command enters the slow log. `tracks_latency` tells whether each
+    command keeps a histogram. `answering_ns` is how long one client's requests are answered before the rest
+    wait for those of other clients. `paced` is the store whose back-pressure holds writes up. `broadcast`
+    sends the invalidations that wait until the requests under way are answered, and is None without any.
 
     It also keeps a few buffers for replies: most sessions of a server are idle at any time.
     """
@@ -123,19 +125,19 @@ cdef class Counted:
     cdef bint takes_directly(self, Py_ssize_t count) noexcept:
         return self.direct_arity == count or -count <= self.direct_arity < 0
 
-    def count_run(self, Tally tally not None, int64_t took_ns) -> None:
+    def count_run(self, ServerCounters counters not None, int64_t took_ns) -> None:
         """Count a call that ran inside another one."""
-        _count_run(self, tally, took_ns)
+        _count_run(self, counters, took_ns)
 
     def reset_counters(self) -> None:
         self.calls = self.failed = self.rejected = self.spent_ns = 0
         self.latency.reset()
 
 
-cdef inline void _count_run(Counted command, Tally tally, int64_t took_ns) noexcept:
+cdef inline void _count_run(Counted command, ServerCounters counters, int64_t took_ns) noexcept:
     command.calls += 1
     command.spent_ns += took_ns
-    if tally.tracks_latency:
+    if counters.tracks_latency:
         count_duration(command.latency, took_ns)
 
 
@@ -203,8 +205,8 @@ cdef class Keys:
     transaction, go through `space`, which checks them and knows every rule.
     """
 
-    def __init__(self, Tally tally not None, int number, space, engine):
-        self.tally = tally
+    def __init__(self, ServerCounters counters not None, int number, space, engine):
+        self.counters = counters
         self.number = number
         self.space = space
         self.space_get = space.get
@@ -231,7 +233,7 @@ cdef class Keys:
 
     cdef object _value(self, bytes key):
         if self._is_plain(key):
-            return self.engine_get(self.ref, key, self.tally.now.ms())
+            return self.engine_get(self.ref, key, self.counters.now.ms())
         return self.space_get(key)
 
     def peek(self, bytes key not None):
@@ -242,11 +244,11 @@ cdef class Keys:
         """The value, counted as a hit or a miss."""
         value = self._value(key)
         if value is not None:
-            self.tally.hits += 1
+            self.counters.hits += 1
             return value
-        self.tally.misses += 1
-        if self.tally.tells_misses:
-            self.tally.tell(self.number, key, KEYMISS)
+        self.counters.misses += 1
+        if self.counters.tells_misses:
+            self.counters.tell(self.number, key, KEYMISS)
         return None
 
     def put(self, bytes key not None, bytes value not None, ttl_ms=None, event=SET):
@@ -254,16 +256,16 @@ cdef class Keys:
         if not self._put_plainly(key, value, ttl_ms):
             self.put_by_rule(key, value, ttl_ms)
         self._changed(key, event)
-        if ttl_ms is not None and self.tally.listeners:
-            self.tally.tell(self.number, key, EXPIRE)
+        if ttl_ms is not None and self.counters.listeners:
+            self.counters.tell(self.number, key, EXPIRE)
 
     cdef bint _put_plainly(self, bytes key, bytes value, ttl_ms) except -1:
         cdef int64_t now_ms, life_ms
         if not self._is_plain(key) or PyBytes_GET_SIZE(value) > _VALUE_BYTES_MAX:
             return False
-        if self.tally.tells_new_keys or (ttl_ms is None and self._has_default()):
+        if self.counters.tells_new_keys or (ttl_ms is None and self._has_default()):
             return False
-        instant = self.tally.now.ms()
+        instant = self.counters.now.ms()
         deadline = _NEVER_MS
         if ttl_ms is not None:
             now_ms, life_ms = instant, ttl_ms
@@ -281,30 +283,30 @@ cdef class Keys:
             return addition
         self.engine_update(self.ref, key, addition, durable=None)
         if not addition.is_no_number and not addition.is_out_of_range:
-            if addition.is_new and self.tally.tells_new_keys:
-                self.tally.tell(self.number, key, NEW)
+            if addition.is_new and self.counters.tells_new_keys:
+                self.counters.tell(self.number, key, NEW)
             self._changed(key, INCRBY)
         return addition
 
     cdef int _changed(self, bytes key, event) except -1:
-        self.tally.changes += 1
-        if self.tally.listeners:
-            self.tally.tell(self.number, key, event)
+        self.counters.changes += 1
+        if self.counters.listeners:
+            self.counters.tell(self.number, key, event)
         return 0
 
     # -- the same for keys and values that lie in a buffer, of which nobody is told
 
     cdef bint takes_read(self, Slice key) noexcept:
         """Whether this key may be read by what follows here."""
-        return self._takes(key) and not self.tally.tells_misses
+        return self._takes(key) and not self.counters.tells_misses
 
     cdef bint takes_write(self, Slice key) noexcept:
         """Whether this key may be written by what follows here: whoever has to wait does so elsewhere."""
         return (
             self._takes(key)
             and not self.compiled.is_behind
-            and PyList_GET_SIZE(self.tally.listeners) == 0
-            and not self.tally.tells_new_keys
+            and PyList_GET_SIZE(self.counters.listeners) == 0
+            and not self.counters.tells_new_keys
         )
 
     cdef bint _takes(self, Slice key) noexcept:
@@ -312,21 +314,21 @@ cdef class Keys:
 
     cdef object find(self, Slice key, ValueRef *live):
         """What keeps a live value in its place, or None; counted as a hit or a miss."""
-        return self._found(key, self.tally.now.ms(), live)
+        return self._found(key, self.counters.now.ms(), live)
 
     cdef object _found(self, Slice key, int64_t now_ms, ValueRef *live):
         holder = self.compiled.find(self.ref, key, now_ms, live)
         if holder is None:
-            self.tally.misses += 1
+            self.counters.misses += 1
         else:
-            self.tally.hits += 1
+            self.counters.hits += 1
         return holder
 
     cdef int64_t left_ms(self, Slice key) except? -3:
         """The milliseconds that a key has left: -1 without a deadline, -2 without the key; counted as
         a hit or a miss."""
         cdef ValueRef live
-        cdef int64_t now_ms = self.tally.now.ms()
+        cdef int64_t now_ms = self.counters.now.ms()
         if self._found(key, now_ms, &live) is None:
             return -2
         return -1 if live.deadline_ms == NEVER else live.deadline_ms - now_ms
@@ -336,13 +338,13 @@ cdef class Keys:
         cdef int64_t now_ms, deadline_ms = NEVER
         if value.size > _VALUE_BYTES_MAX or (ttl_ms == 0 and self._has_default()):
             return False
-        now_ms = self.tally.now.ms()
+        now_ms = self.counters.now.ms()
         if ttl_ms:
             if not 0 < ttl_ms <= _DEADLINE_MS_MAX - now_ms:
                 return False
             deadline_ms = now_ms + ttl_ms
         self.compiled.store(self.ref, key, value, now_ms, deadline_ms, None)
-        self.tally.changes += 1
+        self.counters.changes += 1
         return True
 
     cdef bint store_all(self, const Slice *pairs, Py_ssize_t count) except -1:
@@ -353,8 +355,8 @@ cdef class Keys:
         for i in range(0, 2 * count, 2):
             if not 0 < pairs[i].size <= _KEY_BYTES_MAX or pairs[i + 1].size > _VALUE_BYTES_MAX:
                 return False
-        self.compiled.store_all(self.ref, pairs, count, self.tally.now.ms())
-        self.tally.changes += count
+        self.compiled.store_all(self.ref, pairs, count, self.counters.now.ms())
+        self.counters.changes += count
         return True
 
     cdef bint count(self, Slice key, int64_t step, int64_t *total) except -1:
@@ -367,23 +369,23 @@ cdef class Keys:
         if addition.is_no_number or addition.is_out_of_range:
             return False
         total[0] = addition.total
-        self.tally.changes += 1
+        self.counters.changes += 1
         return True
 
     cdef Py_ssize_t remove_all(self, Slice *keys, Py_ssize_t count) except -1:
         """Remove keys, each named once, all or none; how many were there, which then come first."""
         cdef Py_ssize_t found = self.compiled.remove_all(self.ref, keys, count)
-        self.tally.changes += found
+        self.counters.changes += found
         return found
 
     cdef Touched renew(self, Slice key, int64_t ttl_ms) except *:
         """Let a key live for so many milliseconds from now on."""
-        cdef int64_t now_ms = self.tally.now.ms()
+        cdef int64_t now_ms = self.counters.now.ms()
         cdef Touched touched
         if not 0 < ttl_ms <= _DEADLINE_MS_MAX - now_ms:
             return TOO_LATE
         touched = self.compiled.renew(self.ref, key, now_ms + ttl_ms)
-        self.tally.changes += touched == TOUCHED
+        self.counters.changes += touched == TOUCHED
         return touched
 
 
@@ -407,10 +409,10 @@ cdef class Answering:
     """One client's requests, answered in turn: the replies gather in one buffer."""
 
     def __init__(
-        self, Tally tally not None, PlainParser parser not None, dict by_name not None,
+        self, ServerCounters counters not None, PlainParser parser not None, dict by_name not None,
         Names names not None
     ):
-        self.tally = tally
+        self.counters = counters
         self.parser = parser
         self.by_name = by_name
         self.names = names
@@ -457,8 +459,8 @@ cdef class Answering:
     cdef int take(self, const char *data, Py_ssize_t size) except -1:
         """Answer the requests that these bytes complete, into `out`: `taken` has it, or `give_back`."""
         self._begin()
-        self.active_ms = self.tally.now.ms()
-        self.tally.input_bytes += size
+        self.active_ms = self.counters.now.ms()
+        self.counters.input_bytes += size
         return self._answer_all(data, size)
 
     cdef int _answer_all(self, const char *at, Py_ssize_t size) except -1:
@@ -474,14 +476,14 @@ cdef class Answering:
             self.keep_waiting(PyBytes_FromStringAndSize(at, end - at))
         elif self.parser.has_unread() and not self.is_closing:
             self.look_for_error()
-        if self.tally.broadcast is not None:
+        if self.counters.broadcast is not None:
             self._broadcast()
         return 0
 
     cdef int _broadcast(self) except -1:
         """Send the invalidations that these requests have caused before their replies go out; to this client,
         after them."""
-        self.tally.send_broadcast()
+        self.counters.send_broadcast()
         self._write_messages()
         return 0
 
@@ -493,10 +495,10 @@ cdef class Answering:
         self.is_answering = True
         self.size = 0
         self.began_ns = elapsed_ns()
-        self.until_ns = self.began_ns + self.tally.answering_ns
-        if self.out == NULL and self.tally.spares_count:
-            self.tally.spares_count -= 1
-            spare = self.tally.spares[self.tally.spares_count]
+        self.until_ns = self.began_ns + self.counters.answering_ns
+        if self.out == NULL and self.counters.spares_count:
+            self.counters.spares_count -= 1
+            spare = self.counters.spares[self.counters.spares_count]
             self.out, self.room = spare.start, spare.room
         return 0
 
@@ -581,14 +583,14 @@ cdef class Answering:
         return self._answer_by_handler(_listed(slices, count) if args is None else args)
 
     cdef bint _answer_by_handler(self, list args) except -1:
-        self.tally.settle()
+        self.counters.settle()
         cdef PyObject *found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
         cdef Counted command = None if found == NULL else <Counted> found
         if (
             found != NULL
             and self.is_direct
             and command.takes_directly(PyList_GET_SIZE(args))
-            and not (command.is_write and self.tally.is_behind())
+            and not (command.is_write and self.counters.is_behind())
         ):
             reply = self._run(command, args)
         else:
@@ -608,11 +610,11 @@ cdef class Answering:
         cdef int64_t now_ns = elapsed_ns()
         self.took_ns = now_ns - self.began_ns
         self.began_ns = now_ns
-        _count_run(command, self.tally, self.took_ns)
-        return self.took_ns >= self.tally.slow_ns
+        _count_run(command, self.counters, self.took_ns)
+        return self.took_ns >= self.counters.slow_ns
 
     cdef int _note_slow(self, Counted command, list args) except -1:
-        self.tally.note_slow(self, command, args, self.took_ns)
+        self.counters.note_slow(self, command, args, self.took_ns)
         return 0
 
     cdef bint _goes_on(self) noexcept:
@@ -693,7 +695,7 @@ cdef class Answering:
     cdef int _write_encoded(self, reply) except -1:
         cdef bytes data = encode(reply, self.protocol)
         if type(reply) is Refused:
-            self.tally.errors[reply.code] += 1
+            self.counters.errors[reply.code] += 1
         return self.append(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cdef int _write_messages(self) except -1:
@@ -740,13 +742,13 @@ cdef class Answering:
 
     cdef void give_back(self) noexcept:
         """What was written has been sent, or copied: the next session to answer gets the buffer."""
-        self.tally.output_bytes += self.size
+        self.counters.output_bytes += self.size
         self.peak = max(self.peak, self.size)
         self.is_answering = False
-        if self.out != NULL and self.tally.spares_count < SPARES and self.room <= OUTPUT_BYTES_KEPT:
-            self.tally.spares[self.tally.spares_count].start = self.out
-            self.tally.spares[self.tally.spares_count].room = self.room
-            self.tally.spares_count += 1
+        if self.out != NULL and self.counters.spares_count < SPARES and self.room <= OUTPUT_BYTES_KEPT:
+            self.counters.spares[self.counters.spares_count].start = self.out
+            self.counters.spares[self.counters.spares_count].room = self.room
+            self.counters.spares_count += 1
         else:
             PyMem_Free(self.out)
         self.out = NULL

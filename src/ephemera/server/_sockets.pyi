@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from ephemera.server._direct import Tally
+from ephemera.server._direct import ServerCounters
 from ephemera.server.session import Session
 
 IS_AVAILABLE: bool
@@ -23,7 +23,7 @@ class Sockets:
     company: int
     pauses: int
     fd: int
-    def __init__(self, tally: Tally) -> None: ...
+    def __init__(self, counters: ServerCounters) -> None: ...
     def watch(self, connection: Receiving, fd: int) -> None: ...
     def await_end(self, connection: Receiving, fd: int) -> None: ...
     def leave(self, connection: Receiving) -> None: ...

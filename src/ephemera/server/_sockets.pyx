@@ -19,7 +19,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._clock cimport elapsed_ns
-from ephemera.server._direct cimport Answering, Owing, Tally
+from ephemera.server._direct cimport Answering, Owing, ServerCounters
 
 cdef extern from *:
     """
@@ -199,7 +199,7 @@ cdef class Sockets:
     cdef public int64_t turn_ns
     cdef readonly int company
     cdef readonly uint64_t pauses
-    cdef Tally tally
+    cdef ServerCounters counters
     cdef list by_fd              # None where nobody has that number
     cdef char *buffer
     cdef eph_event *events
@@ -207,11 +207,11 @@ cdef class Sockets:
     cdef int counted
     cdef int served
 
-    def __cinit__(self, Tally tally not None):
+    def __cinit__(self, ServerCounters counters not None):
         self.fd = -1
         self.turn_ns = TURN_NS
         self.count = 1
-        self.tally = tally
+        self.counters = counters
         self.by_fd = []
         self.buffer = <char *> PyMem_Malloc(INPUT_BYTES)
         self.events = <eph_event *> PyMem_Malloc(EVENTS_MAX * sizeof(eph_event))
@@ -259,7 +259,7 @@ cdef class Sockets:
 
     def serve(self) -> None:
         """Read and answer every client that has sent something, and then who has since."""
-        cdef int64_t read_most = self.tally.input_bytes + INPUT_BYTES_A_TURN
+        cdef int64_t read_most = self.counters.input_bytes + INPUT_BYTES_A_TURN
         cdef int64_t until_ns = elapsed_ns() + self.turn_ns
         cdef bint is_first = True
         cdef int ready
@@ -268,7 +268,7 @@ cdef class Sockets:
             if ready <= 0:
                 break
             self._serve_some(ready)
-            if self.tally.input_bytes >= read_most or elapsed_ns() >= until_ns:
+            if self.counters.input_bytes >= read_most or elapsed_ns() >= until_ns:
                 break
             if not is_first and self._has_few(ready) and eph_is_punctual():
                 self.pauses += 1
@@ -282,10 +282,10 @@ cdef class Sockets:
         try:
             for i in range(count):
                 self._serve_one(eph_event_fd(&self.events[i]))
-                if PyList_GET_SIZE(self.tally.owed) >= REPLIES_TOGETHER:
-                    self.tally.settle()
+                if PyList_GET_SIZE(self.counters.owed) >= REPLIES_TOGETHER:
+                    self.counters.settle()
         finally:
-            self.tally.settle()
+            self.counters.settle()
         return 0
 
     cdef inline bint _has_few(self, int ready) noexcept:
@@ -309,7 +309,7 @@ cdef class Sockets:
         self._count(connection)
         try:
             if connection.receive(self.buffer):
-                self.tally.owed.append(connection)
+                self.counters.owed.append(connection)
         except Exception as error:
             connection.failed(error)
         return 0

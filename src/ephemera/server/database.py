@@ -74,11 +74,11 @@ class Database(Keys):
     def count_read(self, key: bytes, *, is_hit: bool, tells_miss: bool = True) -> None:
         """Count a question about a key as `get` counts reading it."""
         if is_hit:
-            self.tally.hits += 1
+            self.counters.hits += 1
             return
-        self.tally.misses += 1
-        if tells_miss and self.tally.tells_misses:
-            self.tally.tell(self.number, key, KEYMISS)
+        self.counters.misses += 1
+        if tells_miss and self.counters.tells_misses:
+            self.counters.tell(self.number, key, KEYMISS)
 
     def ttl_ms(self, key: bytes) -> int:
         """The milliseconds left, or ABSENT, or PERMANENT."""
@@ -134,12 +134,12 @@ class Database(Keys):
         if not is_alive:
             self.space.delete(key)
         if is_new:
-            self.tally.tell(self.number, key, NEW)
+            self.counters.tell(self.number, key, NEW)
         self._changed(key, event)
         self._changed(key, EXPIRE)
         if not is_alive:
-            self.tally.changes += 1
-            self.tally.tell(self.number, key, EXPIRED)
+            self.counters.changes += 1
+            self.counters.tell(self.number, key, EXPIRED)
 
     def place(self, key: bytes, held: Held, event: Event, *, source: Source | None = None) -> None:
         """Store what another key or store held, its deadline included; a source goes.
@@ -147,8 +147,8 @@ class Database(Keys):
         The key is new even where another one was replaced, and told of before the source, as in Redis.
         """
         is_alive = self._put_at(key, held.value, held.deadline_ms)
-        if is_alive and self.tally.tells_new_keys:
-            self.tally.tell(self.number, key, NEW)
+        if is_alive and self.counters.tells_new_keys:
+            self.counters.tell(self.number, key, NEW)
         if source is not None:
             source.database.delete(source.key, source.event)
         if is_alive:
@@ -183,7 +183,7 @@ class Database(Keys):
         self.space.put_many(pairs)
         for key, tells_new in zip(pairs, is_new, strict=True):
             if tells_new:
-                self.tally.tell(self.number, key, NEW)
+                self.counters.tell(self.number, key, NEW)
             self._changed(key, SET)
 
     def expire(self, key: bytes, deadline_ms: int) -> bool:
@@ -238,16 +238,16 @@ class Database(Keys):
         is_new = self._is_new(key)
         self.space.put(key, value, **life)
         if is_new:
-            self.tally.tell(self.number, key, NEW)
+            self.counters.tell(self.number, key, NEW)
 
     def _is_new(self, key: bytes) -> bool:
         """Whether writing this key has to be told as the making of it."""
-        return self.tally.tells_new_keys and self.peek(key) is None
+        return self.counters.tells_new_keys and self.peek(key) is None
 
     def _changed(self, key: bytes | None, event: Event) -> None:
-        self.tally.changes += 1
-        if self.tally.listeners:
-            self.tally.tell(self.number, key, event)
+        self.counters.changes += 1
+        if self.counters.listeners:
+            self.counters.tell(self.number, key, event)
 
 
 def _milliseconds(instant: datetime) -> int:

@@ -17,7 +17,7 @@ from ephemera.core.arguments import DEFAULT_FAMILY
 from ephemera.core.keyvalue import Gathers, KeyValue
 from ephemera.core.options import Durability
 from ephemera.resp.replies import Refused
-from ephemera.server._direct import Tally
+from ephemera.server._direct import ServerCounters
 from ephemera.server.busy import Busy
 from ephemera.server.cursors import Cursors
 from ephemera.server.database import Database
@@ -85,7 +85,7 @@ class Aside(NamedTuple):
     abandoned: Refused | None
 
 
-class Server(Tally):
+class Server(ServerCounters):
     """One served store. Everything here belongs to one thread.
 
     `families` names the family of each database, made when it is not there.

@@ -7,7 +7,7 @@
 In the default mode the table remembers which client has read which key. The first change of a key sends one
 message to each of its readers and forgets them: the next read remembers them again. In broadcasting mode
 (BCAST) nothing is remembered: a client hears of every change of a key with one of its prefixes, one message
-for all requests of a client that are answered together, before their replies go out (`Tally.broadcast`). Key
+for all requests of a client that are answered together, before their replies go out (`ServerCounters.broadcast`). Key
 names count in all databases alike, as in Redis.
 
 The table holds client ids, not sessions: the id of a disconnected client stays until its key changes, so
