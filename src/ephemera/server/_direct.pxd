@@ -66,7 +66,7 @@ cdef class ServerCounters:
     cdef int settle(self) except -1
 
 
-cdef class Counted:
+cdef class CommandStats:
     cdef public object handler
     cdef public Py_ssize_t direct_arity
     cdef public int64_t calls
@@ -84,8 +84,8 @@ cdef class Names:
     cdef uint64_t names[PLACES]
     cdef PyObject *commands[PLACES]
     cdef list held
-    cdef int _add(self, bytes name, Counted command) except -1
-    cdef Counted find(self, Slice name)
+    cdef int _add(self, bytes name, CommandStats command) except -1
+    cdef CommandStats find(self, Slice name)
 
 
 cdef class Keys:
@@ -121,7 +121,7 @@ cdef class Keys:
 
 cdef class Call:
     cdef public list args
-    cdef public Counted command
+    cdef public CommandStats command
     cdef public object keys
     cdef public object server
     cdef public object session
@@ -161,11 +161,11 @@ cdef class Answering:
     cdef bint _answer_listed(self, list args) except -1
     cdef bint _answer(self, const Slice *slices, Py_ssize_t count, list args) except -1
     cdef bint _answer_by_handler(self, list args) except -1
-    cdef bint _counts(self, Counted command) noexcept
-    cdef int _note_slow(self, Counted command, list args) except -1
+    cdef bint _counts(self, CommandStats command) noexcept
+    cdef int _note_slow(self, CommandStats command, list args) except -1
     cdef bint _goes_on(self) noexcept
-    cdef object _run(self, Counted command, list args)
-    cdef bint _run_in_place(self, Counted command, const Slice *args, Py_ssize_t count) except -1
+    cdef object _run(self, CommandStats command, list args)
+    cdef bint _run_in_place(self, CommandStats command, const Slice *args, Py_ssize_t count) except -1
     cdef int _write_reply(self, reply) except -1
     cdef int write_value(self, Slice value) except -1
     cdef int write_none(self) except -1

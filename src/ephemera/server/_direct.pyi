@@ -40,7 +40,7 @@ class ServerCounters:
     def __init__(self, clock: Clock) -> None: ...
     def send_broadcast(self) -> None: ...
 
-class Counted:
+class CommandStats:
     handler: Handler
     direct_arity: int
     calls: int

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The straight way through the server, from bytes to bytes, for requests about which nothing is special.
 
-Bases of the classes that say what it means: `ServerCounters` of Server, `Counted` of Command, `Keys`
+Bases of the classes that say what it means: `ServerCounters` of Server, `CommandStats` of Command, `Keys`
 of Database, `Answering` of Session. They hold what every request touches, and the loop over the requests of
 a buffer. The commonest commands are answered where their bytes lie (`_in_place.pyx`), others by their
 handlers. Whatever is out of the ordinary is left to the Python above.
@@ -115,9 +115,9 @@ cdef class ServerCounters:
         return 0
 
 
-cdef class Counted:
-    """What runs a command, and how often it ran. `direct_arity` is 0 where a handler is not to be called
-    at once: for commands that have subcommands. `is_write` tells that it may change keys."""
+cdef class CommandStats:
+    """The handler of a command, and the statistics of its calls. `direct_arity` is 0 where the handler is not
+    to be called at once: for commands that have subcommands. `is_write` tells that it may change keys."""
 
     def __cinit__(self, *_):
         self.latency = Histogram()
@@ -134,7 +134,7 @@ cdef class Counted:
         self.latency.reset()
 
 
-cdef inline void _count_run(Counted command, ServerCounters counters, int64_t took_ns) noexcept:
+cdef inline void _count_run(CommandStats command, ServerCounters counters, int64_t took_ns) noexcept:
     command.calls += 1
     command.spent_ns += took_ns
     if counters.tracks_latency:
@@ -166,13 +166,13 @@ cdef class Names:
     """The commands that can be answered in place, by the names that a server gives them."""
 
     def __init__(self, dict by_name not None):
-        cdef Counted command
+        cdef CommandStats command
         self.held = []
         for name, command in by_name.items():
             if command.in_place != NULL and len(self.held) < PLACES // 2:
                 self._add(name, command)
 
-    cdef int _add(self, bytes name, Counted command) except -1:
+    cdef int _add(self, bytes name, CommandStats command) except -1:
         cdef uint64_t packed = _packed(slice_of(name))
         cdef int place = _place(packed)
         while packed and self.names[place] != packed:
@@ -184,13 +184,13 @@ cdef class Names:
             place = (place + 1) % PLACES
         return 0
 
-    cdef Counted find(self, Slice name):
+    cdef CommandStats find(self, Slice name):
         """The command of this name, or None."""
         cdef uint64_t packed = _packed(name)
         cdef int place = _place(packed)
         while self.names[place]:
             if self.names[place] == packed:
-                return <Counted> self.commands[place]
+                return <CommandStats> self.commands[place]
             place = (place + 1) % PLACES
         return None
 
@@ -395,7 +395,7 @@ cdef class Call:
     A session has one, used again for every request: handlers keep what they need of it.
     """
 
-    def __init__(self, session, Counted command not None):
+    def __init__(self, session, CommandStats command not None):
         self.session = session
         self.server = session.server
         self.keys = session.server.database(0)
@@ -572,7 +572,7 @@ cdef class Answering:
 
     cdef bint _answer(self, const Slice *slices, Py_ssize_t count, list args) except -1:
         """The same for one whose arguments lie here; `args` are None where they are no objects yet."""
-        cdef Counted command
+        cdef CommandStats command
         if self.is_in_place:
             command = self.names.find(slices[0])
             if command is not None and self._run_in_place(command, slices, count):
@@ -585,7 +585,7 @@ cdef class Answering:
     cdef bint _answer_by_handler(self, list args) except -1:
         self.counters.settle()
         cdef PyObject *found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
-        cdef Counted command = None if found == NULL else <Counted> found
+        cdef CommandStats command = None if found == NULL else <CommandStats> found
         if (
             found != NULL
             and self.is_direct
@@ -605,7 +605,7 @@ cdef class Answering:
             self._note_slow(command, args)
         return self._goes_on()
 
-    cdef bint _counts(self, Counted command) noexcept:
+    cdef bint _counts(self, CommandStats command) noexcept:
         """Count a command that ran; whether it took so long that this is to be noted, in `took_ns`."""
         cdef int64_t now_ns = elapsed_ns()
         self.took_ns = now_ns - self.began_ns
@@ -613,7 +613,7 @@ cdef class Answering:
         _count_run(command, self.counters, self.took_ns)
         return self.took_ns >= self.counters.slow_ns
 
-    cdef int _note_slow(self, Counted command, list args) except -1:
+    cdef int _note_slow(self, CommandStats command, list args) except -1:
         self.counters.note_slow(self, command, args, self.took_ns)
         return 0
 
@@ -623,7 +623,7 @@ cdef class Answering:
         self.has_waiting = not self.is_closing
         return False
 
-    cdef bint _run_in_place(self, Counted command, const Slice *args, Py_ssize_t count) except -1:
+    cdef bint _run_in_place(self, CommandStats command, const Slice *args, Py_ssize_t count) except -1:
         """Whether the command was answered; an error of the store is an answer."""
         cdef Py_ssize_t size = self.size
         try:
@@ -633,7 +633,7 @@ cdef class Answering:
             self._write_reply(self.refuse(command, error))
             return True
 
-    cdef object _run(self, Counted command, list args):
+    cdef object _run(self, CommandStats command, list args):
         self.call.args = args
         self.call.command = command
         try:

@@ -10,7 +10,7 @@ from libc.stdlib cimport qsort
 
 from ephemera.core._access cimport TOO_LATE, TOUCHED, ValueRef, Slice, Touched, compare
 from ephemera.core._counter cimport read_digits
-from ephemera.server._direct cimport SLICES_MAX, Answering, Counted, Keys, SliceArray
+from ephemera.server._direct cimport SLICES_MAX, Answering, CommandStats, Keys, SliceArray
 
 cdef enum:
     SECOND_MS = 1000
@@ -21,24 +21,24 @@ cdef int64_t TTL_MAX = <int64_t> 1 << 50
 
 def bind(dict commands not None) -> None:
     """Let the commands of a server that stand here be answered in place."""
-    (<Counted?> commands["ping"]).in_place = _ping
-    (<Counted?> commands["get"]).in_place = _get
-    (<Counted?> commands["mget"]).in_place = _mget
-    (<Counted?> commands["exists"]).in_place = _exists
-    (<Counted?> commands["ttl"]).in_place = _ttl
-    (<Counted?> commands["pttl"]).in_place = _pttl
-    (<Counted?> commands["set"]).in_place = _set
-    (<Counted?> commands["setex"]).in_place = _setex
-    (<Counted?> commands["psetex"]).in_place = _psetex
-    (<Counted?> commands["mset"]).in_place = _mset
-    (<Counted?> commands["incr"]).in_place = _incr
-    (<Counted?> commands["decr"]).in_place = _decr
-    (<Counted?> commands["incrby"]).in_place = _incrby
-    (<Counted?> commands["decrby"]).in_place = _decrby
-    (<Counted?> commands["del"]).in_place = _del
-    (<Counted?> commands["unlink"]).in_place = _del
-    (<Counted?> commands["expire"]).in_place = _expire
-    (<Counted?> commands["pexpire"]).in_place = _pexpire
+    (<CommandStats?> commands["ping"]).in_place = _ping
+    (<CommandStats?> commands["get"]).in_place = _get
+    (<CommandStats?> commands["mget"]).in_place = _mget
+    (<CommandStats?> commands["exists"]).in_place = _exists
+    (<CommandStats?> commands["ttl"]).in_place = _ttl
+    (<CommandStats?> commands["pttl"]).in_place = _pttl
+    (<CommandStats?> commands["set"]).in_place = _set
+    (<CommandStats?> commands["setex"]).in_place = _setex
+    (<CommandStats?> commands["psetex"]).in_place = _psetex
+    (<CommandStats?> commands["mset"]).in_place = _mset
+    (<CommandStats?> commands["incr"]).in_place = _incr
+    (<CommandStats?> commands["decr"]).in_place = _decr
+    (<CommandStats?> commands["incrby"]).in_place = _incrby
+    (<CommandStats?> commands["decrby"]).in_place = _decrby
+    (<CommandStats?> commands["del"]).in_place = _del
+    (<CommandStats?> commands["unlink"]).in_place = _del
+    (<CommandStats?> commands["expire"]).in_place = _expire
+    (<CommandStats?> commands["pexpire"]).in_place = _pexpire
 
 
 cdef inline bint _read_time(Slice digits, int64_t unit_ms, int64_t *ttl_ms) noexcept:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ephemera import InvalidArgument
 from ephemera.resp.replies import Refused, Reply, Simple
-from ephemera.server._direct import Counted, Names
+from ephemera.server._direct import CommandStats, Names
 from ephemera.server._in_place import bind
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Group:
         )
 
 
-class Command(Counted):
+class Command(CommandStats):
     """A command of a running server: its declaration, its subcommands, and what it has done so far."""
 
     __slots__ = (
