@@ -142,7 +142,7 @@ def test_tls(tls: tuple[Endpoint, ssl.SSLContext]) -> None:
 def test_with_tls_all_that_was_sent_before_the_end_is_done(
     tls: tuple[Endpoint, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)  # all but one request wait
+    monkeypatch.setattr(listener_module, "PROCESSING_NS_MAX", 0)  # all but one request wait
 
     async def scenario(listener: Listener, connect: Dialer) -> None:
         _reader, writer = await connect(ssl=tls[1], server_hostname="localhost")
@@ -174,7 +174,7 @@ def test_with_tls_a_killed_client_that_does_not_read_is_not_waited_for(
 def test_what_was_read_of_a_client_that_is_lost_is_done_and_in_turn(
     tls: tuple[Endpoint, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, has_tls: bool
 ) -> None:
-    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)
+    monkeypatch.setattr(listener_module, "PROCESSING_NS_MAX", 0)
 
     async def scenario(listener: Listener, connect: Dialer) -> None:
         options = {"ssl": tls[1], "server_hostname": "localhost"} if has_tls else {}
@@ -890,7 +890,7 @@ def test_replies_that_are_held_are_no_more_than_a_client_may_leave_unread(
 def test_the_rest_of_a_long_pipeline_waits_for_other_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)
+    monkeypatch.setattr(listener_module, "PROCESSING_NS_MAX", 0)
     order: list[str] = []
 
     async def scenario(listener: Listener, connect: Dialer) -> None:

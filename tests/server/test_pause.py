@@ -70,7 +70,7 @@ def test_a_long_script_that_a_pause_lets_run_goes_on_in_it() -> None:
 def test_a_pause_that_a_lost_client_asked_for_holds_back_the_rest_of_its_requests(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listener_module, "ANSWERING_NS", 0)
+    monkeypatch.setattr(listener_module, "PROCESSING_NS_MAX", 0)
 
     async def scenario(listener: Listener, connect: Dialer) -> None:
         _, writer = await connect()

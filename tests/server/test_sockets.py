@@ -89,7 +89,7 @@ def test_every_client_of_a_turn_gets_its_replies(
     sockets.serve()
     for number, connection in enumerate(connections):
         assert connection.read() == b"+OK\r\n$%d\r\n%d\r\n" % (len(str(number)), number)
-        assert not connection.session.is_answering
+        assert not connection.session.is_processing
 
 
 def test_a_message_comes_after_the_reply_of_the_same_turn(

@@ -29,10 +29,10 @@ cdef struct Buffer:
 
 
 cdef class Keys
-cdef class Answering
+cdef class RequestLoop
 
 # Answers a request where its arguments lie; False, with nothing done, where it is not plain.
-ctypedef bint (*InPlace)(Answering, Keys, const Slice *, Py_ssize_t) except -1
+ctypedef bint (*InPlace)(RequestLoop, Keys, const Slice *, Py_ssize_t) except -1
 
 
 cdef class SliceArray:
@@ -54,7 +54,7 @@ cdef class ServerCounters:
     cdef public bint tells_misses
     cdef public double slow_ns
     cdef public bint tracks_latency
-    cdef public double answering_ns
+    cdef public double processing_ns_max
     cdef public CompiledAccess paced
     cdef public object broadcast
     cdef readonly Now now
@@ -127,7 +127,7 @@ cdef class Call:
     cdef public object session
 
 
-cdef class Answering:
+cdef class RequestLoop:
     cdef readonly ServerCounters counters
     cdef public Call call
     cdef public bint is_direct       # a handler may be called at once
@@ -137,7 +137,7 @@ cdef class Answering:
     cdef public bint is_postponed
     cdef public int protocol
     cdef public int64_t active_ms
-    cdef readonly bint is_answering
+    cdef readonly bint is_processing
     cdef readonly PlainParser parser
     cdef dict by_name
     cdef Names names

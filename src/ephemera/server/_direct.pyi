@@ -32,7 +32,7 @@ class ServerCounters:
     tells_misses: bool
     slow_ns: float
     tracks_latency: bool
-    answering_ns: float
+    processing_ns_max: float
     paced: CompiledAccess | None
     broadcast: Callable[[], object] | None
     @property
@@ -80,7 +80,7 @@ class Keys:
     ) -> None: ...
     def add(self, key: bytes, step: int) -> Addition: ...
 
-class Answering:
+class RequestLoop:
     is_direct: bool
     is_in_place: bool
     is_closing: bool
@@ -89,7 +89,7 @@ class Answering:
     protocol: int
     active_ms: int
     @property
-    def is_answering(self) -> bool: ...
+    def is_processing(self) -> bool: ...
     @property
     def parser(self) -> Parser: ...
     call: Call

@@ -2,7 +2,7 @@
 """The straight way through the server, from bytes to bytes, for requests about which nothing is special.
 
 Bases of the classes that say what it means: `ServerCounters` of Server, `CommandStats` of Command, `Keys`
-of Database, `Answering` of Session. They hold what every request touches, and the loop over the requests of
+of Database, `RequestLoop` of Session. They hold what every request touches, and the loop over the requests of
 a buffer. The commonest commands are answered where their bytes lie (`_in_place.pyx`), others by their
 handlers. Whatever is out of the ordinary is left to the Python above.
 """
@@ -74,16 +74,17 @@ cdef class ServerCounters:
     """The counters of a server, and what its request loops ask of it.
 
     `slow_ns` is the duration from which a command enters the slow log. `tracks_latency` tells whether each
-    command keeps a histogram. `answering_ns` is how long one client's requests are answered before the rest
-    wait for those of other clients. `paced` is the store whose back-pressure holds writes up. `broadcast`
-    sends the invalidations that wait until the requests under way are answered, and is None without any.
+    command keeps a histogram. `processing_ns_max` is how long one client's requests are answered before the
+    rest wait for those of other clients. `paced` is the store whose back-pressure holds writes up.
+    `broadcast` sends the invalidations that wait until the requests under way are answered, and is None
+    without any.
 
     It also keeps a few buffers for replies: most sessions of a server are idle at any time.
     """
 
     def __init__(self, clock):
         self.now = Now(clock)
-        self.answering_ns = float("inf")
+        self.processing_ns_max = float("inf")
         self.owed = []
 
     def __dealloc__(self):
@@ -405,8 +406,8 @@ cdef class Call:
 # ------------------------------------------------------------------------------------------- answers
 
 
-cdef class Answering:
-    """One client's requests, answered in turn: the replies gather in one buffer."""
+cdef class RequestLoop:
+    """Answer one client's requests in their order, and gather the replies in one buffer."""
 
     def __init__(
         self, ServerCounters counters not None, PlainParser parser not None, dict by_name not None,
@@ -492,10 +493,10 @@ cdef class Answering:
 
     cdef int _begin(self) except -1:
         cdef Buffer spare
-        self.is_answering = True
+        self.is_processing = True
         self.size = 0
         self.began_ns = elapsed_ns()
-        self.until_ns = self.began_ns + self.counters.answering_ns
+        self.until_ns = self.began_ns + self.counters.processing_ns_max
         if self.out == NULL and self.counters.spares_count:
             self.counters.spares_count -= 1
             spare = self.counters.spares[self.counters.spares_count]
@@ -744,7 +745,7 @@ cdef class Answering:
         """What was written has been sent, or copied: the next session to answer gets the buffer."""
         self.counters.output_bytes += self.size
         self.peak = max(self.peak, self.size)
-        self.is_answering = False
+        self.is_processing = False
         if self.out != NULL and self.counters.spares_count < SPARES and self.room <= OUTPUT_BYTES_KEPT:
             self.counters.spares[self.counters.spares_count].start = self.out
             self.counters.spares[self.counters.spares_count].room = self.room

@@ -10,7 +10,7 @@ from libc.stdlib cimport qsort
 
 from ephemera.core._access cimport TOO_LATE, TOUCHED, ValueRef, Slice, Touched, compare
 from ephemera.core._counter cimport read_digits
-from ephemera.server._direct cimport SLICES_MAX, Answering, CommandStats, Keys, SliceArray
+from ephemera.server._direct cimport SLICES_MAX, RequestLoop, CommandStats, Keys, SliceArray
 
 cdef enum:
     SECOND_MS = 1000
@@ -50,7 +50,7 @@ cdef inline bint _read_time(Slice digits, int64_t unit_ms, int64_t *ttl_ms) noex
     return True
 
 
-cdef bint _ping(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _ping(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     if count != 1:
         return False
     to.append("+PONG\r\n", 7)
@@ -60,20 +60,20 @@ cdef bint _ping(Answering to, Keys keys, const Slice *args, Py_ssize_t count) ex
 # --- reading --------------------------------------------------------------------------------------
 
 
-cdef bint _get(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _get(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     if count != 2 or not keys.takes_read(args[1]):
         return False
     _write_found(to, keys, args[1])
     return True
 
 
-cdef int _write_found(Answering to, Keys keys, Slice key) except -1:
+cdef int _write_found(RequestLoop to, Keys keys, Slice key) except -1:
     cdef ValueRef live
     holder = keys.find(key, &live)
     return to.write_none() if holder is None else to.write_value(live.value)
 
 
-cdef bint _mget(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _mget(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     cdef Py_ssize_t i
     if count < 2:
         return False
@@ -86,7 +86,7 @@ cdef bint _mget(Answering to, Keys keys, const Slice *args, Py_ssize_t count) ex
     return True
 
 
-cdef bint _exists(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _exists(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     cdef ValueRef live
     cdef Py_ssize_t i, found = 0
     if count < 2:
@@ -100,7 +100,7 @@ cdef bint _exists(Answering to, Keys keys, const Slice *args, Py_ssize_t count) 
     return True
 
 
-cdef bint _ttl(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _ttl(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     cdef int64_t left_ms
     if count != 2 or not keys.takes_read(args[1]):
         return False
@@ -109,7 +109,7 @@ cdef bint _ttl(Answering to, Keys keys, const Slice *args, Py_ssize_t count) exc
     return True
 
 
-cdef bint _pttl(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _pttl(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     if count != 2 or not keys.takes_read(args[1]):
         return False
     to.write_number(c":", keys.left_ms(args[1]))
@@ -119,7 +119,7 @@ cdef bint _pttl(Answering to, Keys keys, const Slice *args, Py_ssize_t count) ex
 # --- storing --------------------------------------------------------------------------------------
 
 
-cdef bint _set(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _set(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     if count == 3:
         return _store(to, keys, args[1], args[2], 0)
     if count != 5 or args[3].size != 2 or args[3].start[1] | 0x20 != c"x":
@@ -129,29 +129,29 @@ cdef bint _set(Answering to, Keys keys, const Slice *args, Py_ssize_t count) exc
     return args[3].start[0] | 0x20 == c"p" and _store_for(to, keys, args[1], args[2], args[4], 1)
 
 
-cdef bint _setex(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _setex(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     return count == 4 and _store_for(to, keys, args[1], args[3], args[2], SECOND_MS)
 
 
-cdef bint _psetex(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _psetex(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     return count == 4 and _store_for(to, keys, args[1], args[3], args[2], 1)
 
 
 cdef bint _store_for(
-    Answering to, Keys keys, Slice key, Slice value, Slice time, int64_t unit_ms
+    RequestLoop to, Keys keys, Slice key, Slice value, Slice time, int64_t unit_ms
 ) except -1:
     cdef int64_t ttl_ms = 0
     return _read_time(time, unit_ms, &ttl_ms) and _store(to, keys, key, value, ttl_ms)
 
 
-cdef bint _store(Answering to, Keys keys, Slice key, Slice value, int64_t ttl_ms) except -1:
+cdef bint _store(RequestLoop to, Keys keys, Slice key, Slice value, int64_t ttl_ms) except -1:
     if not keys.takes_write(key) or not keys.store(key, value, ttl_ms):
         return False
     to.append("+OK\r\n", 5)
     return True
 
 
-cdef bint _mset(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _mset(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     cdef Slice few[SLICES_MAX]
     cdef SliceArray many = SliceArray(count) if count > SLICES_MAX else None
     cdef Py_ssize_t pairs = count // 2
@@ -185,22 +185,22 @@ cdef int _by_bytes(const void *a, const void *b) noexcept nogil:
 # --- counters -------------------------------------------------------------------------------------
 
 
-cdef bint _incr(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _incr(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     return count == 2 and _add(to, keys, args[1], 1)
 
 
-cdef bint _decr(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _decr(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     return count == 2 and _add(to, keys, args[1], -1)
 
 
-cdef bint _incrby(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _incrby(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     cdef int64_t step = 0
     if count != 3 or not read_digits(args[2].start, args[2].size, True, &step):
         return False
     return _add(to, keys, args[1], step)
 
 
-cdef bint _decrby(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _decrby(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     cdef int64_t step = 0
     if count != 3 or not read_digits(args[2].start, args[2].size, True, &step):
         return False
@@ -208,7 +208,7 @@ cdef bint _decrby(Answering to, Keys keys, const Slice *args, Py_ssize_t count) 
     return step != INT64_MIN and _add(to, keys, args[1], -step)
 
 
-cdef bint _add(Answering to, Keys keys, Slice key, int64_t step) except -1:
+cdef bint _add(RequestLoop to, Keys keys, Slice key, int64_t step) except -1:
     cdef int64_t total = 0
     if not keys.takes_write(key) or not keys.count(key, step, &total):
         return False
@@ -219,7 +219,7 @@ cdef bint _add(Answering to, Keys keys, Slice key, int64_t step) except -1:
 # --- deadlines and ends ---------------------------------------------------------------------------
 
 
-cdef bint _del(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _del(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     cdef Slice few[SLICES_MAX]
     cdef SliceArray many = SliceArray(count) if count > SLICES_MAX else None
     cdef Slice *named = &few[0] if many is None else many.start
@@ -233,15 +233,15 @@ cdef bint _del(Answering to, Keys keys, const Slice *args, Py_ssize_t count) exc
     return True
 
 
-cdef bint _expire(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _expire(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     return count == 3 and _renew(to, keys, args[1], args[2], SECOND_MS)
 
 
-cdef bint _pexpire(Answering to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
+cdef bint _pexpire(RequestLoop to, Keys keys, const Slice *args, Py_ssize_t count) except -1:
     return count == 3 and _renew(to, keys, args[1], args[2], 1)
 
 
-cdef bint _renew(Answering to, Keys keys, Slice key, Slice time, int64_t unit_ms) except -1:
+cdef bint _renew(RequestLoop to, Keys keys, Slice key, Slice time, int64_t unit_ms) except -1:
     cdef int64_t ttl_ms = 0
     cdef Touched touched
     if not keys.takes_write(key) or not _read_time(time, unit_ms, &ttl_ms):

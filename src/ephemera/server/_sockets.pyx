@@ -19,7 +19,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._clock cimport elapsed_ns
-from ephemera.server._direct cimport Answering, Owing, ServerCounters
+from ephemera.server._direct cimport RequestLoop, Owing, ServerCounters
 
 cdef extern from *:
     """
@@ -106,7 +106,7 @@ cdef class Receiving(Owing):
     Not so where replies wait for the disk (`holds_replies`), nor while something may be in the transport
     that is still to be sent (`is_behind`).
     """
-    cdef public Answering session
+    cdef public RequestLoop session
     cdef public object write
     cdef public bint holds_replies
     cdef public bint is_behind
@@ -133,7 +133,7 @@ cdef class Receiving(Owing):
         if size > 0:
             self.session.take(buffer, size)
             # What others send to this client from now on is no part of the reply.
-            self.session.is_answering = False
+            self.session.is_processing = False
             self.owes = True
             return True
         if size == 0:
@@ -153,7 +153,7 @@ cdef class Receiving(Owing):
         return 0
 
     cdef int _reply(self, bint is_straight) except -1:
-        cdef Answering session = self.session
+        cdef RequestLoop session = self.session
         cdef Py_ssize_t sent = 0
         if session.is_closing or session.has_waiting:
             self.finish(session.taken())

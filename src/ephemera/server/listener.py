@@ -48,7 +48,7 @@ DRAIN_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
 """How long requests wait for the GIL while a checkpoint has it."""
 TURN_LOOK_SECONDS = 0.005
-ANSWERING_NS = 10_000_000
+PROCESSING_NS_MAX = 10_000_000
 """After so long the rest of what one client has sent waits until others were answered."""
 BACKLOG = 511
 FILES_BESIDE_CLIENTS = 128
@@ -178,7 +178,7 @@ class Connection(Receiving, asyncio.Protocol):
         self._listener.sockets.leave(self)
         session = self.session
         # With TLS the end is heard of though nothing is read at the time, and it is the end of replies, too.
-        until_ns = elapsed_ns() + ANSWERING_NS
+        until_ns = elapsed_ns() + PROCESSING_NS_MAX
         while (
             session.has_waiting
             and not (session.is_postponed or self._has_enough)
@@ -427,7 +427,7 @@ class Listener:
         if IS_AVAILABLE:
             self.loop.add_reader(self.sockets.fd, self.sockets.serve)
         server.stop = self.stop
-        server.answering_ns = ANSWERING_NS
+        server.processing_ns_max = PROCESSING_NS_MAX
         server.hand_over = self.loop.call_soon_threadsafe
         server.pacing.begin(self.loop.call_later)
         self._is_commit = server.settings.durability == "commit"

@@ -1,8 +1,8 @@
 """One client without I/O: bytes in, bytes out, and what the server knows about it.
 
 While nothing is special about the session (`is_direct`), a request is answered in place (`is_in_place`: unless
-its reads are tracked) or goes from the table straight to its handler, however it arrived: that loop is
-`Answering`, in `_direct.pyx`. Otherwise `answer_specially` decides first.
+its reads are tracked) or goes from the table straight to its handler, however it arrived: that is
+`RequestLoop`, in `_direct.pyx`. Otherwise `answer_specially` decides first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ephemera.core.nonblocking import nonblocking
 from ephemera.resp.encoder import encode
 from ephemera.resp.parser import Limits, Parser, Request
 from ephemera.resp.replies import NO_REPLY, Pushes, Refused, Reply, Simple
-from ephemera.server._direct import OUTPUT_BYTES_PAUSE, POSTPONED, Answering, Call
+from ephemera.server._direct import OUTPUT_BYTES_PAUSE, POSTPONED, Call, RequestLoop
 from ephemera.server.busy import BUSY
 from ephemera.server.monitor import show
 from ephemera.server.server import Server
@@ -49,7 +49,7 @@ class Silence(enum.Enum):
     NOW = "this one"
 
 
-class Session(Answering):
+class Session(RequestLoop):
     """A client: its parser, its state, and the replies of the requests under way."""
 
     def __init__(self, server: Server, *, address: str = "", local_address: str = "") -> None:
@@ -136,7 +136,7 @@ class Session(Answering):
         """Close the connection, once replies under way are sent: at once if somebody else wants that and it does
         not read."""
         self.is_closing = True
-        self.is_killed = not self.is_answering
+        self.is_killed = not self.is_processing
         if self.is_killed:
             self.transmit(b"")
 
@@ -150,7 +150,7 @@ class Session(Answering):
     @property
     def request_bytes(self) -> int:
         """How many bytes the arguments of the request have that runs, or waits to."""
-        args = self._postponed or (self.call.args if self.is_answering else [])
+        args = self._postponed or (self.call.args if self.is_processing else [])
         return sum(map(len, args))
 
     @property
@@ -181,7 +181,7 @@ class Session(Answering):
     def push(self, reply: Reply) -> None:
         """Send what answers no request, in its place among the replies under way."""
         data = encode(reply, self.protocol)
-        if self.is_answering:
+        if self.is_processing:
             self.write(data)
         else:
             self.server.output_bytes += len(data)
@@ -189,7 +189,7 @@ class Session(Answering):
 
     def deliver(self, message: bytes) -> None:
         """Send what another client, or this one's own command, caused: after the reply under way."""
-        if self.is_answering:
+        if self.is_processing:
             self.write_after_this(message)
         else:
             self.server.output_bytes += len(message)

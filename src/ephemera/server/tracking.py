@@ -210,7 +210,7 @@ class Tracking:
             mode = None if session is None else self.modes.get(session)
             if session is None or mode is None or mode.is_broadcast:
                 continue
-            if not (spares_writer and mode.is_noloop and session.is_answering):
+            if not (spares_writer and mode.is_noloop and session.is_processing):
                 self._send(session, mode, invalidation)
 
     def flush(self) -> None:
@@ -248,7 +248,7 @@ class Tracking:
             invalidation = Invalidation(keys)
             for session in self.prefixes[prefix]:
                 mode = self.modes[session]
-                if not (mode.is_noloop and session.is_answering):
+                if not (mode.is_noloop and session.is_processing):
                     self._send(session, mode, invalidation)
 
     # --- messages -----------------------------------------------------------------------------
