@@ -29,7 +29,7 @@ class Connection(Receiving):
         self.fault: Exception | None = None
 
     def send(self, out: bytes) -> None:
-        self.settle()
+        self.flush_reply()
         self.write(out)
 
     def finish(self, out: bytes) -> None:

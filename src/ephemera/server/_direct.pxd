@@ -39,8 +39,8 @@ cdef class SliceArray:
     cdef Slice *start
 
 
-cdef class Owing:
-    cdef int pay(self) except -1
+cdef class PendingReply:
+    cdef int flush(self) except -1
 
 
 cdef class ServerCounters:
@@ -60,10 +60,10 @@ cdef class ServerCounters:
     cdef readonly Now now
     cdef Buffer spares[SPARES]
     cdef int spares_count
-    cdef list owed
+    cdef list pending_replies
 
     cdef bint is_behind(self) noexcept
-    cdef int settle(self) except -1
+    cdef int flush_replies(self) except -1
 
 
 cdef class CommandStats:

@@ -63,11 +63,11 @@ cdef class SliceArray:
         PyMem_Free(self.start)
 
 
-cdef class Owing:
-    """Somebody with a reply that is still to go out."""
+cdef class PendingReply:
+    """A client with a reply that is not yet sent."""
 
-    cdef int pay(self) except -1:
-        raise TypeError("pay")
+    cdef int flush(self) except -1:
+        raise TypeError("flush")
 
 
 cdef class ServerCounters:
@@ -85,7 +85,7 @@ cdef class ServerCounters:
     def __init__(self, clock):
         self.now = Now(clock)
         self.processing_ns_max = float("inf")
-        self.owed = []
+        self.pending_replies = []
 
     def __dealloc__(self):
         cdef int i
@@ -102,15 +102,15 @@ cdef class ServerCounters:
         if broadcast is not None:
             broadcast()
 
-    cdef int settle(self) except -1:
-        """Send the replies that are `owed` to clients that were answered in this turn."""
-        cdef list owed = self.owed
-        cdef Owing client
-        if PyList_GET_SIZE(owed):
-            self.owed = []
-            for client in owed:
+    cdef int flush_replies(self) except -1:
+        """Send the pending replies of the clients that were answered in this event-loop tick."""
+        cdef list pending = self.pending_replies
+        cdef PendingReply client
+        if PyList_GET_SIZE(pending):
+            self.pending_replies = []
+            for client in pending:
                 try:
-                    client.pay()
+                    client.flush()
                 except Exception as error:
                     client.failed(error)
         return 0
@@ -584,7 +584,7 @@ cdef class RequestLoop:
         return self._answer_by_handler(_listed(slices, count) if args is None else args)
 
     cdef bint _answer_by_handler(self, list args) except -1:
-        self.counters.settle()
+        self.counters.flush_replies()
         cdef PyObject *found = PyDict_GetItem(self.by_name, <object> PyList_GET_ITEM(args, 0))
         cdef CommandStats command = None if found == NULL else <CommandStats> found
         if (

@@ -19,7 +19,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint64_t
 
 from ephemera.core._clock cimport elapsed_ns
-from ephemera.server._direct cimport RequestLoop, Owing, ServerCounters
+from ephemera.server._direct cimport PendingReply, RequestLoop, ServerCounters
 
 cdef extern from *:
     """
@@ -100,7 +100,7 @@ cdef enum:
     PAUSE_NS = 20_000            # how long they are waited for
 
 
-cdef class Receiving(Owing):
+cdef class Receiving(PendingReply):
     """A session at a transport: what arrives is answered through `write`, or straight to its socket.
 
     Not so where replies wait for the disk (`holds_replies`), nor while something may be in the transport
@@ -110,7 +110,7 @@ cdef class Receiving(Owing):
     cdef public object write
     cdef public bint holds_replies
     cdef public bint is_behind
-    cdef bint owes               # a reply that is still to go out
+    cdef bint has_pending_reply
     cdef bint awaits_end         # and nothing is read
     cdef int fd
     cdef uint64_t counted_in     # the last count of different clients that it was part of
@@ -124,7 +124,7 @@ cdef class Receiving(Owing):
         self._reply(False)
 
     cdef bint receive(self, char *buffer) except -1:
-        """Read once and answer; whether there is a reply to `settle`."""
+        """Read once and answer; whether there is a reply to `flush`."""
         cdef Py_ssize_t size
         if self.awaits_end:
             self.broke(0)
@@ -134,7 +134,7 @@ cdef class Receiving(Owing):
             self.session.take(buffer, size)
             # What others send to this client from now on is no part of the reply.
             self.session.is_processing = False
-            self.owes = True
+            self.has_pending_reply = True
             return True
         if size == 0:
             self.ended()
@@ -142,13 +142,13 @@ cdef class Receiving(Owing):
             self.broke(errno)
         return False
 
-    def settle(self) -> None:
-        """Send the reply that is owed, if one is: before anything else goes to this client."""
-        self.pay()
+    def flush_reply(self) -> None:
+        """Send the pending reply, if there is one: before anything else goes to this client."""
+        self.flush()
 
-    cdef int pay(self) except -1:
-        if self.owes:
-            self.owes = False
+    cdef int flush(self) except -1:
+        if self.has_pending_reply:
+            self.has_pending_reply = False
             self._reply(not self.holds_replies)
         return 0
 
@@ -282,10 +282,10 @@ cdef class Sockets:
         try:
             for i in range(count):
                 self._serve_one(eph_event_fd(&self.events[i]))
-                if PyList_GET_SIZE(self.counters.owed) >= REPLIES_TOGETHER:
-                    self.counters.settle()
+                if PyList_GET_SIZE(self.counters.pending_replies) >= REPLIES_TOGETHER:
+                    self.counters.flush_replies()
         finally:
-            self.counters.settle()
+            self.counters.flush_replies()
         return 0
 
     cdef inline bint _has_few(self, int ready) noexcept:
@@ -309,7 +309,7 @@ cdef class Sockets:
         self._count(connection)
         try:
             if connection.receive(self.buffer):
-                self.counters.owed.append(connection)
+                self.counters.pending_replies.append(connection)
         except Exception as error:
             connection.failed(error)
         return 0

@@ -161,7 +161,7 @@ class Connection(Receiving, asyncio.Protocol):
 
     def close(self) -> None:
         """Read no more, and end once all is sent."""
-        self.settle()
+        self.flush_reply()
         self._listener.sockets.leave(self)
         self.transport.close()
 
@@ -297,7 +297,7 @@ class Connection(Receiving, asyncio.Protocol):
     def _hold(self, out: bytes) -> None:
         if self._is_lost:
             return
-        self.settle()
+        self.flush_reply()
         self._held += 1
         self._held_bytes += len(out)
         if self._held_bytes > OUTPUT_BYTES_PAUSE:
@@ -319,7 +319,7 @@ class Connection(Receiving, asyncio.Protocol):
         if self._is_lost:
             return
         if not self.transport.is_closing():
-            self.settle()
+            self.flush_reply()
             self._pass_on(out)
             if self._is_choked:
                 self._check_output()
