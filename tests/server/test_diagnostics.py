@@ -80,11 +80,11 @@ def test_info_counts_what_happened(clock: ManualClock, server: Server, client: C
 def test_rates_are_those_between_two_ticks(
     clock: ManualClock, server: Server, client: Client
 ) -> None:
-    server.tick()
+    server.run_cron()
     for _ in range(100):
         client("PING")
     clock.advance(2)
-    server.tick()
+    server.run_cron()
     assert fields(client, "stats")["instantaneous_ops_per_sec"] == "50"
 
 

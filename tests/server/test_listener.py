@@ -277,7 +277,7 @@ def test_a_fault_in_answering_what_waited_closes_its_connection_and_no_other(
 def test_a_fault_in_looking_after_a_connection_closes_it_and_the_looking_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(listener_module, "CRON_SECONDS", 0.01)
     clock = ephemera.ManualClock()
 
     async def scenario(listener: Listener, connect: Dialer) -> None:
@@ -376,7 +376,7 @@ def test_a_monitor_that_never_reads_is_cut_off() -> None:
 
 
 def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(listener_module, "CRON_SECONDS", 0.01)
     clock = ephemera.ManualClock()
 
     async def scenario(_: Listener, connect: Dialer) -> None:
@@ -392,12 +392,12 @@ def test_an_idle_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ticks_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is looked after but by `look_after_all`, however long a test takes."""
-    monkeypatch.setattr(listener_module, "TICK_SECONDS", 3_600)
+    monkeypatch.setattr(listener_module, "CRON_SECONDS", 3_600)
 
 
 def look_after_all(listener: Listener) -> None:
     for connection in tuple(listener.connections):
-        connection.tick(listener.server.now_ms())
+        connection.run_cron(listener.server.now_ms())
 
 
 @pytest.mark.usefixtures("ticks_by_hand")
@@ -452,7 +452,7 @@ def test_who_still_reads_is_not_idle() -> None:
 
 @pytest.mark.parametrize("command", ["MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
 def test_who_only_listens_is_not_idle(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(listener_module, "CRON_SECONDS", 0.01)
     clock = ephemera.ManualClock()
 
     async def scenario(listener: Listener, connect: Dialer) -> None:
@@ -789,7 +789,7 @@ def test_with_commit_writes_without_replies_are_synced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(str(tmp_path / "s.eph"), durability="commit")
-    monkeypatch.setattr(listener_module, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(listener_module, "CRON_SECONDS", 0.01)
     synced = asyncio.Event()
     sync = ephemera.Store.sync
 

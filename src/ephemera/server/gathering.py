@@ -259,9 +259,9 @@ class Turns(Generic[T]):
         if len(self._ended) == 1:
             self._look()
 
-    def tick(self, nothing: T) -> None:
-        """Now and then: send what nobody waits for a reply to, and fail when another writer has
-        taken over, though nobody writes here."""
+    def run_cron(self, nothing: T) -> None:
+        """Send the writes for which no reply waits, and fail when another writer has taken over, though
+        nobody writes here."""
         if self._engine.has_writes:
             self.end(nothing)
         try:

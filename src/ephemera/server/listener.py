@@ -42,7 +42,8 @@ from ephemera.server.settings import OutputLimit
 
 _log = logging.getLogger("ephemera.server")
 
-TICK_SECONDS = 1.0
+CRON_SECONDS = 1.0
+"""How often the periodic work is done, which Redis does in serverCron."""
 DRAIN_SECONDS = 5.0
 """How long clients may take to read their last replies when the server stops."""
 SWITCH_SECONDS = 0.0005
@@ -382,8 +383,8 @@ class Connection(Receiving, asyncio.Protocol):
         if hard and self.transport.get_write_buffer_size() > hard:
             self.abort()
 
-    def tick(self, now_ms: int) -> None:
-        """To be called once a second."""
+    def run_cron(self, now_ms: int) -> None:
+        """Do the periodic work: to be called once a second."""
         with self._guarded():
             self._cut_off(now_ms)
 
@@ -480,11 +481,11 @@ class Listener:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self.stop)
         self.loop.set_exception_handler(self._on_exception)
-        ticking = self.loop.create_task(self._tick())
+        cron = self.loop.create_task(self._run_cron())
         try:
             await self._stopping.wait()
         finally:
-            ticking.cancel()
+            cron.cancel()
             self.server.busy.stop()
             await self._drain()
             self.server.pacing.end()
@@ -521,17 +522,17 @@ class Listener:
         while self._turns:
             await asyncio.sleep(TURN_LOOK_SECONDS)
 
-    async def _tick(self) -> None:
+    async def _run_cron(self) -> None:
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self.server.tick()
+            await asyncio.sleep(CRON_SECONDS)
+            self.server.run_cron()
             if self._turns is not None:
-                self._turns.tick([])
+                self._turns.run_cron([])
             elif self._is_commit and self.server.changes != self._synced_changes:
                 self._end_turn()  # whoever wrote wants no replies
             now_ms = self.server.now_ms()
             for connection in tuple(self.connections):
-                connection.tick(now_ms)
+                connection.run_cron(now_ms)
 
     # --- connections --------------------------------------------------------------------------
 

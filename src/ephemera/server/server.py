@@ -303,8 +303,8 @@ class Server(ServerCounters):
         commands = sum(command.calls for command in self.commands.all.values())
         return Done(commands, self.input_bytes, self.output_bytes)
 
-    def tick(self) -> None:
-        """To be called once a second."""
+    def run_cron(self) -> None:
+        """Do the periodic work: to be called once a second."""
         self.rates.look(self.now_ms(), self.done())
 
     def reset_counters(self) -> None:
