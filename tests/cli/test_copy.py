@@ -94,12 +94,12 @@ def test_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
         "from ephemera.formats import transfer\n"
         "from ephemera.cli.main import main\n"
         "transfer.SYNC_RECORDS = 2_000\n"
-        "from ephemera.formats.copying import _Rows\n"
-        "landed = _Rows.landed\n"
+        "from ephemera.formats.copying import _StoreSource\n"
+        "landed = _StoreSource.landed\n"
         "def interrupt(rows):\n"
         "    landed(rows)\n"
         "    if rows.progress()[0] >= 6_000: signal.raise_signal(signal.SIGINT)\n"
-        "_Rows.landed = interrupt\n"
+        "_StoreSource.landed = interrupt\n"
         "main()\n"
     )
     command = ["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--json"]

@@ -1,4 +1,4 @@
-"""A server on SlateDB: writes gathered by turns, a follower that only reads, and a standby that takes over."""
+"""A server on SlateDB: writes gathered by event-loop ticks, a follower that only reads, and a standby that takes over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import ephemera
 from ephemera import ManualClock, StoreFenced
 from ephemera.core.keyvalue import FamilyRef, Range, Write
 from ephemera.core.row import NEVER_MS, Row
-from ephemera.server.gathering import Gathered, Turns
+from ephemera.server.gathering import Gathered, PendingTicks
 from ephemera.server.server import open_store
 from tests.engines.slatedb.buckets import file_url, s3_url
 from tests.waiting import wait_until
@@ -48,7 +48,7 @@ def family(engine: Gathered) -> FamilyRef:
 
 
 def arrive(engine: Gathered) -> None:
-    underway = engine.end_turn(durable=True)
+    underway = engine.end_tick(durable=True)
     wait_until(underway.go_on, what="the writes arrive")
     engine.arrived()
 
@@ -72,9 +72,9 @@ def test_what_a_turn_wrote_is_read_before_during_and_after_its_way(
         assert store.get("kept") is None, step
         assert store.incr("again") == {"before": 2, "during": 3, "after": 4}[step]
         if step == "before":
-            underway = engine.end_turn(durable=False)
+            underway = engine.end_tick(durable=False)
         elif step == "during":
-            wait_until(underway.go_on, what="the first turn arrives")
+            wait_until(underway.go_on, what="the first tick arrives")
             engine.arrived()
     arrive(engine)
     assert dict(store.scan()) == {b"new": b"1", b"again": b"4"}
@@ -98,10 +98,10 @@ def test_a_delete_that_is_on_its_way_hides_what_an_earlier_turn_wrote(
 ) -> None:
     store.delete("key")
     store.put("key", "1")
-    first = engine.end_turn(durable=False)
+    first = engine.end_tick(durable=False)
     store.delete("key")
-    engine.end_turn(durable=False)
-    wait_until(first.go_on, what="the first turn arrives")
+    engine.end_tick(durable=False)
+    wait_until(first.go_on, what="the first tick arrives")
     engine.arrived()
     assert store.get("key") is None
 
@@ -138,7 +138,7 @@ steps = st.one_of(
 
 @settings(max_examples=30)
 @given(done=st.lists(steps, max_size=40))
-def test_a_gathered_store_is_the_store_in_every_order_of_turns(
+def test_a_gathered_store_is_the_store_in_every_order_of_ticks(
     done: list[tuple[str, str, int]],
 ) -> None:
     clock = ManualClock(NOW_MS)
@@ -152,7 +152,7 @@ def test_a_gathered_store_is_the_store_in_every_order_of_turns(
         underway = 0
         for name, key, number in done:
             if name == "end":
-                engine.end_turn(durable=False).settle()
+                engine.end_tick(durable=False).settle()
                 underway += 1
             elif name == "arrive" and underway:
                 engine.arrived()
@@ -181,24 +181,24 @@ def _do(store: ephemera.Store, name: str, key: str, number: int) -> None:
             transaction.incr(key, number)
 
 
-def test_replies_go_out_in_the_order_of_their_turns(engine: Gathered, family: FamilyRef) -> None:
+def test_replies_go_out_in_the_order_of_their_ticks(engine: Gathered, family: FamilyRef) -> None:
     released: list[str] = []
     later: list[Callable[[], object]] = []
-    turns: Turns[str] = Turns(
+    ticks: PendingTicks[str] = PendingTicks(
         engine,
         durable=True,
         hand_over=later.append,
         release=released.append,
         fail=lambda error, held: pytest.fail(str(error)),
     )
-    turns.end("read before")
+    ticks.end("read before")
     assert released == ["read before"]
     for name in ("first", "second"):
         engine.write([Write(family, name.encode(), Row(b"", NOW_MS, NEVER_MS))], durable=None)
-        turns.end(name)
-    turns.end("read after")
+        ticks.end(name)
+    ticks.end("read after")
 
-    wait_until(lambda: _call_all(later) or not turns, what="the turns arrive")
+    wait_until(lambda: _call_all(later) or not ticks, what="the ticks arrive")
     assert released == ["read before", "first", "second", "read after"]
     assert [key for key, _ in engine.scan(family, Range(), None)] == [b"first", b"second"]
 
@@ -209,7 +209,7 @@ def test_nothing_goes_out_once_another_writer_has_taken_over(tmp_path: Path) -> 
     assert isinstance(engine, Gathered)
     failures: list[tuple[str, list[str]]] = []
     later: list[Callable[[], object]] = []
-    turns: Turns[str] = Turns(
+    ticks: PendingTicks[str] = PendingTicks(
         engine,
         durable=True,
         hand_over=later.append,
@@ -218,7 +218,7 @@ def test_nothing_goes_out_once_another_writer_has_taken_over(tmp_path: Path) -> 
     )
     with ephemera.open(file_url(tmp_path)) as newer:
         store.put("lost", "1")
-        turns.end("reply")
+        ticks.end("reply")
         wait_until(lambda: _call_all(later) or failures, what="the older writer is fenced")
         assert failures == [("StoreFenced", ["reply"])]
         assert newer.count() == 0

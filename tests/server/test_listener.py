@@ -18,7 +18,7 @@ import pytest
 
 import ephemera
 from ephemera.server import listener as listener_module
-from ephemera.server.gathering import Gathered, Turns
+from ephemera.server.gathering import Gathered, PendingTicks
 from ephemera.server.listener import Endpoint, Listener, run
 from ephemera.server.server import Server, open_store
 from ephemera.server.session import OUTPUT_BYTES_PAUSE
@@ -485,7 +485,7 @@ def test_which_peers_are_of_this_machine(peer: object, is_local: bool) -> None:
     assert listener_module._is_local(peer) is is_local
 
 
-def test_with_commit_one_sync_serves_all_clients_of_a_turn(tmp_path: Path) -> None:
+def test_with_commit_one_sync_serves_all_clients_of_a_tick(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "s.eph"), durability="commit")
 
     async def scenario(_: Listener, connect: Dialer) -> None:
@@ -673,14 +673,14 @@ def test_what_a_socket_does_not_take_at_once_comes_in_order() -> None:
     serve(scenario)
 
 
-def test_a_client_that_another_kills_in_the_same_turn_is_not_read() -> None:
+def test_a_client_that_another_kills_in_the_same_tick_is_not_read() -> None:
     async def scenario(listener: Listener, connect: Dialer) -> None:
         victims = [await connect() for _ in range(20)]
         for victim in victims:
             await ask(victim, wire("PING"), b"+PONG\r\n")
         killer = await connect()
         await ask(killer, wire("PING"), b"+PONG\r\n")
-        # All in one turn of the loop: whoever is served first, nobody is served after the killing.
+        # All in one event-loop tick: whoever is served first, nobody is served after the killing.
         killer[1].write(wire("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
         for _, writer in victims:
             writer.write(wire("INCR", "n"))
@@ -725,18 +725,18 @@ def test_with_commit_a_long_script_is_acknowledged_after_its_own_sync(
     url = str(tmp_path / "s.eph") if engine == "local" else file_url(tmp_path)
     store = open_store(url, durability="commit")
     synced: list[bool] = []
-    sync, end_turn = ephemera.Store.sync, Gathered.end_turn
+    sync, end_tick = ephemera.Store.sync, Gathered.end_tick
 
     def note_sync(self: ephemera.Store) -> None:
         synced.append(store.get("scripted") is not None)
         sync(self)
 
-    def note_turn(self: Gathered, *, durable: bool) -> Any:  # Any: as it is
+    def note_tick(self: Gathered, *, durable: bool) -> Any:  # Any: as it is
         synced.append(durable and store.get("scripted") is not None)
-        return end_turn(self, durable=durable)
+        return end_tick(self, durable=durable)
 
     monkeypatch.setattr(ephemera.Store, "sync", note_sync)
-    monkeypatch.setattr(Gathered, "end_turn", note_turn)
+    monkeypatch.setattr(Gathered, "end_tick", note_tick)
 
     async def scenario(_: Listener, connect: Dialer) -> None:
         first, other = await connect(), await connect()
@@ -810,14 +810,14 @@ def test_with_commit_writes_without_replies_are_synced_too(
 
 @pytest.fixture
 def turns_that_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[Listener], None]:
-    """Let no turn's writes arrive until this is called."""
-    look = Turns._look
-    monkeypatch.setattr(Turns, "_look", lambda _: None)
+    """Let no tick's writes arrive until this is called."""
+    look = PendingTicks._look
+    monkeypatch.setattr(PendingTicks, "_look", lambda _: None)
 
     def arrive(listener: Listener) -> None:
-        monkeypatch.setattr(Turns, "_look", look)
-        assert listener._turns is not None
-        listener._turns._look()
+        monkeypatch.setattr(PendingTicks, "_look", look)
+        assert listener._pending_ticks is not None
+        listener._pending_ticks._look()
 
     return arrive
 
@@ -830,7 +830,7 @@ def test_who_ends_gets_all_replies_that_are_still_held(
         reader, writer = await connect()
         for number in range(2):
             writer.write(wire("SET", number, "x"))
-            await until(partial(_has_turns, listener, number + 1))
+            await until(partial(_has_ticks, listener, number + 1))
         writer.write({"half-close": b"", "QUIT": wire("QUIT"), "protocol error": b"*x\r\n"}[last])
         if last == "half-close":
             writer.write_eof()
@@ -851,7 +851,7 @@ def test_who_waits_for_replies_that_are_held_is_not_idle(
     async def scenario(listener: Listener, connect: Dialer) -> None:
         streams = await connect()
         streams[1].write(wire("SET", "a", "1"))
-        await until(partial(_has_turns, listener, 1))
+        await until(partial(_has_ticks, listener, 1))
         (connection,) = listener.connections
         for _ in range(2):
             connection.session.active_ms -= 61_000
@@ -910,5 +910,5 @@ def test_the_rest_of_a_long_pipeline_waits_for_other_clients(
     serve(scenario)
 
 
-def _has_turns(listener: Listener, count: int) -> bool:
-    return listener._turns is not None and len(listener._turns) == count
+def _has_ticks(listener: Listener, count: int) -> bool:
+    return listener._pending_ticks is not None and len(listener._pending_ticks) == count

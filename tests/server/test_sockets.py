@@ -1,4 +1,4 @@
-"""Many clients of one turn: each gets its own replies, and what others cause comes after those."""
+"""Many clients of one event-loop tick: each gets its own replies, and what others cause comes after those."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Connection(Receiving):
 @pytest.fixture
 def sockets(server: Server) -> Iterator[Sockets]:
     sockets = Sockets(server)
-    sockets.turn_ns = 60 * 10**9  # a slow machine must not end a turn
+    sockets.tick_ns_max = 60 * 10**9  # a slow machine must not end a tick
     yield sockets
     sockets.close()
 
@@ -80,7 +80,7 @@ def listener(connect: Callable[[], Connection], sockets: Sockets) -> Connection:
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 40])
-def test_every_client_of_a_turn_gets_its_replies(
+def test_every_client_of_a_tick_gets_its_replies(
     connect: Callable[[], Connection], sockets: Sockets, count: int
 ) -> None:
     connections = [connect() for _ in range(count)]
@@ -92,7 +92,7 @@ def test_every_client_of_a_turn_gets_its_replies(
         assert not connection.session.is_processing
 
 
-def test_a_message_comes_after_the_reply_of_the_same_turn(
+def test_a_message_comes_after_the_reply_of_the_same_tick(
     connect: Callable[[], Connection], sockets: Sockets
 ) -> None:
     listener, publisher = connect(), connect()
@@ -174,7 +174,7 @@ def test_a_fault_of_one_client_costs_the_others_nothing(
     assert [first.fault, faulty.fault, last.fault] == [None, fault, None]
 
 
-def test_who_sends_something_meanwhile_is_served_in_the_same_turn(
+def test_who_sends_something_meanwhile_is_served_in_the_same_tick(
     connect: Callable[[], Connection], sockets: Sockets, listener: Connection
 ) -> None:
     publisher, late = connect(), connect()
@@ -213,7 +213,7 @@ def test_a_turn_ends_after_a_command_that_took_long(
     publisher, late = connect(), connect()
     listener.session.transmit = lambda _: late.client.send(wire("PING"))
     publisher.client.send(wire("PUBLISH", "news", "one"))
-    sockets.turn_ns = 0
+    sockets.tick_ns_max = 0
     sockets.serve()
     assert (publisher.read(), late.read()) == (b":1\r\n", b"")
     sockets.serve()

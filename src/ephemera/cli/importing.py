@@ -20,7 +20,7 @@ from ephemera.core.arguments import check_family_name
 from ephemera.core.clock import SteadyClock
 from ephemera.formats.detect import is_redis_url, open_source
 from ephemera.formats.diskcache import DiskCache
-from ephemera.formats.transfer import Loaded, Record, Source, load_prepared, prepare
+from ephemera.formats.transfer import Loaded, Record, RecordSource, load_prepared, prepare
 from ephemera.store import SCHEME, STORE_SCHEMES
 
 KEYS_SHOWN = 10
@@ -37,7 +37,7 @@ class Origin(enum.StrEnum):
 class InFamily:
     """A source whose records all go to one family."""
 
-    def __init__(self, source: Source, family: str) -> None:
+    def __init__(self, source: RecordSource, family: str) -> None:
         self._source = source
         self._family = family
         self.skipped = source.skipped
@@ -135,7 +135,7 @@ def _check(source: str, origin: Origin | None, url: str) -> None:
 
 def _source(
     clock: Clock, source: str, origin: Origin | None, resume: Path | None, *, keep_going: bool
-) -> Source:
+) -> RecordSource:
     if origin is Origin.REDIS:
         # Imported here: it needs a package that other sources do without.
         from ephemera.cli.redis_source import live_redis

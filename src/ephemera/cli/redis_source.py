@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from ephemera import Clock, InvalidArgument
 from ephemera.engines.redis.client import check_answers, client_of
-from ephemera.engines.redis.settings import Settings, read_url
+from ephemera.engines.redis.settings import RedisSettings, read_url
 from ephemera.formats.live_redis import LiveRedis
 
 STORE = "is about a store of Ephemera on Redis, which `ephemera copy` reads"
@@ -36,7 +36,7 @@ def live_redis(url: str, *, clock: Clock, cursor_path: Path | None = None) -> Li
     )
 
 
-def _read(url: str) -> Settings:
+def _read(url: str) -> RedisSettings:
     settings = read_url(url)
     for name, text in parse_qsl(urlsplit(url).query):
         why = STORE if (name, text) == ("values", "rows") else UNUSED.get(name)

@@ -270,9 +270,6 @@ class _StoreSource:
         self._keep(self._note)
 
 
-_Rows = _StoreSource  # the name that a test of the command line imports
-
-
 # --- side by side -----------------------------------------------------------------------------------
 
 

@@ -74,9 +74,6 @@ class RecordSource(Protocol):
         ...
 
 
-Source = RecordSource  # the name that the command line imports
-
-
 class TransferEngine(Protocol):
     """The part of `KeyValue` that an import or an export needs."""
 

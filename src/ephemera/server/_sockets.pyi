@@ -19,7 +19,7 @@ class Receiving:
     def failed(self, error: Exception) -> None: ...
 
 class Sockets:
-    turn_ns: int
+    tick_ns_max: int
     company: int
     pauses: int
     fd: int

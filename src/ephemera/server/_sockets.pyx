@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Plain sockets, read and answered in one go for all clients of a turn.
+"""Plain sockets, read and answered in one go for all clients of an event-loop tick.
 
 uvloop accepts connections, closes them, and sends what a socket does not take at once. What it would do
 for every read and every reply (an object for the bytes, a context, a callback) is most of the time that
@@ -91,9 +91,9 @@ IS_AVAILABLE = bool(EPH_HAS_EPOLL)
 
 cdef enum:
     EVENTS_MAX = 256             # clients that are served without another look who else is ready
-    TURN_NS = 300_000            # after so long the loop has its turn
-    INPUT_BYTES_A_TURN = 64 * 1024    # or after so much of all clients
-    INPUT_BYTES = 256 * 1024     # that one client's turn reads
+    TICK_NS_MAX = 300_000        # after so long uvloop serves its other callbacks
+    TICK_BYTES_MAX = 64 * 1024   # or after so much input of all clients
+    INPUT_BYTES = 256 * 1024     # that one read of a client takes
     REPLIES_TOGETHER = 16        # clients that are written to one after the other
     COMPANY_OF = 128             # how many are served while it is counted how many different ones they are
     COMPANY_MIN = 32             # fewer different ones are not worth waiting for
@@ -190,13 +190,13 @@ cdef class Receiving(PendingReply):
 
 cdef class Sockets:
     """The sockets that are watched; `fd` is what the loop watches, and `serve` what it then calls. After
-    `turn_ns` it looks no more who else is ready.
+    `tick_ns_max` it looks no more who else is ready.
 
     `company` is how many different clients the last reads were of. Where many are about, and a second look finds
     few of them, there is a pause for the others; `pauses` counts these.
     """
     cdef readonly int fd
-    cdef public int64_t turn_ns
+    cdef public int64_t tick_ns_max
     cdef readonly int company
     cdef readonly uint64_t pauses
     cdef ServerCounters counters
@@ -209,7 +209,7 @@ cdef class Sockets:
 
     def __cinit__(self, ServerCounters counters not None):
         self.fd = -1
-        self.turn_ns = TURN_NS
+        self.tick_ns_max = TICK_NS_MAX
         self.count = 1
         self.counters = counters
         self.by_fd = []
@@ -259,8 +259,8 @@ cdef class Sockets:
 
     def serve(self) -> None:
         """Read and answer every client that has sent something, and then who has since."""
-        cdef int64_t read_most = self.counters.input_bytes + INPUT_BYTES_A_TURN
-        cdef int64_t until_ns = elapsed_ns() + self.turn_ns
+        cdef int64_t read_most = self.counters.input_bytes + TICK_BYTES_MAX
+        cdef int64_t until_ns = elapsed_ns() + self.tick_ns_max
         cdef bint is_first = True
         cdef int ready
         while True:

@@ -1,12 +1,12 @@
-"""The writes of a turn of the loop, gathered: an engine that takes them at once, served to many clients.
+"""The writes of an event-loop tick, gathered: an engine that takes them at once, served to many clients.
 
 Between an engine that `Gathers` and the server stands this one. What commands write is kept here and read from
-here, and goes to the engine as one batch when the listener ends the turn; the replies wait for it. Nobody
+here, and goes to the engine as one batch when the listener ends the tick; the replies wait for it. Nobody
 else writes to the engine, so what is read here and there together is the one state that every command
 sees, in the order in which the commands ran.
 
-`Turns` are those whose writes are on their way. Replies go out in the order of the turns, so a client that reads
-what another wrote is answered after it.
+`PendingTicks` are the ticks whose writes have not arrived yet. Replies go out in the order of the ticks, so a
+client that reads what another wrote is answered after it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _new_tuple = tuple.__new__
 
 
 class Gathered:
-    """An engine whose writes wait for the end of the turn. Everything here belongs to one thread."""
+    """An engine whose writes wait for the end of the tick. Everything here belongs to one thread."""
 
     def __init__(self, engine: KeyValue) -> None:
         assert isinstance(engine, Gathers)
@@ -56,39 +56,39 @@ class Gathered:
         self.is_read_only = engine.is_read_only
         self._kept: dict[Place, Kept] = {}
         """The last write to a place that the engine may not show yet."""
-        self._turn: dict[Place, Kept] = {}
-        """Those of the turn that has not ended."""
+        self._written: dict[Place, Kept] = {}
+        """The writes of the tick that has not ended."""
         self._underway: deque[tuple[Underway, dict[Place, Kept]]] = deque()
 
-    # --- the end of a turn --------------------------------------------------------------------
+    # --- the end of a tick --------------------------------------------------------------------
 
-    def end_turn(self, *, durable: bool) -> Underway:
+    def end_tick(self, *, durable: bool) -> Underway:
         """Send what was written to the engine; what it comes to is to be watched."""
-        turn, self._turn = self._turn, {}
-        underway = self._gathers.write_soon(_rows(turn), durable=durable)
-        self._underway.append((underway, turn))
+        written, self._written = self._written, {}
+        underway = self._gathers.write_soon(_rows(written), durable=durable)
+        self._underway.append((underway, written))
         return underway
 
     def arrived(self) -> None:
-        """The first turn that was under way is over: the engine shows its writes itself."""
-        _, turn = self._underway.popleft()
-        for place, kept in turn.items():
+        """The first tick whose writes were under way is over: the engine shows its writes itself."""
+        _, written = self._underway.popleft()
+        for place, kept in written.items():
             if self._kept.get(place) is kept:
                 del self._kept[place]
 
     @property
     def has_writes(self) -> bool:
-        """Whether the turn under way has written anything yet."""
-        return bool(self._turn)
+        """Whether the tick that has not ended has written anything yet."""
+        return bool(self._written)
 
     def check_writer(self) -> None:
         self._gathers.check_writer()
 
     def settled(self) -> KeyValue:
         """The engine, once it shows everything that was written."""
-        if self._turn:
-            turn, self._turn = self._turn, {}
-            self._gathers.write_soon(_rows(turn), durable=False).settle()
+        if self._written:
+            written, self._written = self._written, {}
+            self._gathers.write_soon(_rows(written), durable=False).settle()
         for underway, _ in self._underway:
             underway.settle()
         self._kept.clear()
@@ -125,7 +125,7 @@ class Gathered:
         place = (family, key)
         # Row's own constructor is Python, and this is the hot path.
         row = _new_tuple(Row, (value, written_ms, deadline_ms, idle_ms, hard_ms))
-        self._kept[place] = self._turn[place] = (row,)
+        self._kept[place] = self._written[place] = (row,)
 
     def delete(self, family: FamilyRef, key: bytes, *, durable: bool | None) -> bool:
         is_there = self.row(family, key, self.clock.now_ms()) is not None
@@ -147,7 +147,7 @@ class Gathered:
             self._keep(family, key, new)
 
     def _keep(self, family: FamilyRef, key: bytes, row: Row | None) -> None:
-        self._kept[family, key] = self._turn[family, key] = (row,)
+        self._kept[family, key] = self._written[family, key] = (row,)
 
     # --- all of it: asked of the engine, once it knows everything -------------------------------
 
@@ -209,18 +209,18 @@ class Gathered:
 
     def close(self) -> None:
         try:
-            if self._turn:
+            if self._written:
                 self.settled()
         finally:
             self._engine.close()
 
 
-def _rows(turn: dict[Place, Kept]) -> list[tuple[FamilyRef, bytes, Row | None]]:
-    return [(family, key, kept[0]) for (family, key), kept in turn.items()]
+def _rows(written: dict[Place, Kept]) -> list[tuple[FamilyRef, bytes, Row | None]]:
+    return [(family, key, kept[0]) for (family, key), kept in written.items()]
 
 
-class Turns(Generic[T]):
-    """The turns that have ended, until their writes have arrived; `T` is what is then released.
+class PendingTicks(Generic[T]):
+    """The ticks that have ended, until their writes have arrived; `T` is what is then released.
 
     `hand_over` calls a function in the thread that all of this belongs to.
     """
@@ -245,13 +245,13 @@ class Turns(Generic[T]):
         return len(self._ended)
 
     def end(self, held: T, *, has_writes: bool = False) -> None:
-        """Let go of what is held once the writes of this turn, and of all before it, have arrived."""
+        """Let go of what is held once the writes of this tick, and of all before it, have arrived."""
         has_writes = has_writes or self._engine.has_writes
         if not has_writes and not self._ended:
             self._release(held)
             return
         try:
-            underway = self._engine.end_turn(durable=self._durable) if has_writes else None
+            underway = self._engine.end_tick(durable=self._durable) if has_writes else None
         except EphemeraError as error:
             self._give_up(error, held)
             return

@@ -1,9 +1,9 @@
 """The sockets: asyncio on uvloop around sessions, and everything that takes time.
 
 A reply goes out once what it acknowledges is as safe as `durability` says. With "interval" that is when
-the store has taken the write; with "commit", after one sync at the end of the loop's turn, for all
-clients of that turn together: replies wait in `_unsynced` until then. Where the store gathers the writes of a
-turn (`gathering`), they wait until those have arrived, and the loop goes on meanwhile.
+the store has taken the write; with "commit", after one sync at the end of the event-loop tick, for
+all clients of that tick together: replies wait in `_unsynced` until then. Where the store gathers the writes
+of a tick (`gathering`), they wait until those have arrived, and the loop serves others meanwhile.
 
 A client that does not read is not read from either, and one that leaves more unread than its limit
 is cut off.
@@ -35,7 +35,7 @@ from ephemera.core._clock import elapsed_ns
 from ephemera.resp.encoder import error
 from ephemera.resp.replies import Refused
 from ephemera.server._sockets import IS_AVAILABLE, Receiving, Sockets
-from ephemera.server.gathering import Gathered, Turns
+from ephemera.server.gathering import Gathered, PendingTicks
 from ephemera.server.server import Server
 from ephemera.server.session import OUTPUT_BYTES_PAUSE, Session
 from ephemera.server.settings import OutputLimit
@@ -48,7 +48,7 @@ DRAIN_SECONDS = 5.0
 """How long clients may take to read their last replies when the server stops."""
 SWITCH_SECONDS = 0.0005
 """How long requests wait for the GIL while a checkpoint has it."""
-TURN_LOOK_SECONDS = 0.005
+TICK_POLL_SECONDS = 0.005
 PROCESSING_NS_MAX = 10_000_000
 """After so long the rest of what one client has sent waits until others were answered."""
 BACKLOG = 511
@@ -102,7 +102,7 @@ class Connection(Receiving, asyncio.Protocol):
         self._alarm: asyncio.TimerHandle | None = None  # for the end of a pause
         self._soft_since_ms: int | None = None
         self._unsent = 0  # bytes, when last looked at
-        self.holds_replies = listener.syncs_turns
+        self.holds_replies = listener.syncs_ticks
         self.send: Callable[[bytes], None] = self._hold if self.holds_replies else self.release
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -212,14 +212,14 @@ class Connection(Receiving, asyncio.Protocol):
         return True
 
     def _pass_on(self, out: bytes) -> None:
-        """Give bytes to the transport, which shows them in its buffer's size from the next turn on."""
+        """Give bytes to the transport, which shows them in its buffer's size from the next tick on."""
         self.transport.write(out)
         self.is_behind = True
         if self._fd is not None and not self._is_queued:
             self._is_queued = True
-            self._listener.loop.call_soon(self._note_turn)
+            self._listener.loop.call_soon(self._note_tick)
 
-    def _note_turn(self) -> None:
+    def _note_tick(self) -> None:
         self._is_queued = False
 
     # --- replies ------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Connection(Receiving, asyncio.Protocol):
         return self._is_choked or self._held_bytes > OUTPUT_BYTES_PAUSE
 
     def _go_on(self) -> None:
-        """Answer what waited while the client had too much to read, or others their turn."""
+        """Answer what waited while the client had too much to read, or others were answered."""
         if self.session.has_waiting and not self._has_enough:
             with self._guarded():
                 self.finish(self.session.go_on())
@@ -258,8 +258,8 @@ class Connection(Receiving, asyncio.Protocol):
             self.session.close()
 
     def _go_on_later(self) -> None:
-        """At the end of a pause, or of a checkpoint, when requests wait for that; otherwise in the next turn
-        of the loop.
+        """At the end of a pause, or of a checkpoint, when requests wait for that; otherwise in the next
+        event-loop tick.
 
         Nothing is read before: what a client sends meanwhile waits in its socket, and not in memory.
         """
@@ -414,7 +414,7 @@ class Connection(Receiving, asyncio.Protocol):
 
 
 Held = list[tuple[Connection, bytes]]
-"""The replies of a turn, in their order."""
+"""The replies of a tick, in their order."""
 
 
 class Listener:
@@ -432,16 +432,16 @@ class Listener:
         server.hand_over = self.loop.call_soon_threadsafe
         server.pacing.begin(self.loop.call_later)
         self._is_commit = server.settings.durability == "commit"
-        self._turns: Turns[Held] | None = None
+        self._pending_ticks: PendingTicks[Held] | None = None
         if isinstance(server.store.engine, Gathered):
-            self._turns = Turns(
+            self._pending_ticks = PendingTicks(
                 server.store.engine,
                 durable=self._is_commit,
                 hand_over=server.hand_over,
                 release=_release,
                 fail=self._fail,
             )
-        self.syncs_turns = self._is_commit or self._turns is not None
+        self.syncs_ticks = self._is_commit or self._pending_ticks is not None
         self._endings: list[Callable[[], None]] = []
         self._stopping = asyncio.Event()
         self._is_empty = asyncio.Event()
@@ -503,9 +503,9 @@ class Listener:
     async def _drain(self) -> None:
         self.stop_listening()
         if self._unsynced:
-            self._end_turn()
+            self._end_tick()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._turns_over(), DRAIN_SECONDS)
+            await asyncio.wait_for(self._ticks_arrived(), DRAIN_SECONDS)
         for connection in tuple(self.connections):
             connection.close()
         if self.connections:
@@ -517,19 +517,19 @@ class Listener:
             self.loop.remove_reader(self.sockets.fd)
         self.sockets.close()
 
-    async def _turns_over(self) -> None:
-        """Return when no turn's writes are under way."""
-        while self._turns:
-            await asyncio.sleep(TURN_LOOK_SECONDS)
+    async def _ticks_arrived(self) -> None:
+        """Return when no tick's writes are under way."""
+        while self._pending_ticks:
+            await asyncio.sleep(TICK_POLL_SECONDS)
 
     async def _run_cron(self) -> None:
         while True:
             await asyncio.sleep(CRON_SECONDS)
             self.server.run_cron()
-            if self._turns is not None:
-                self._turns.run_cron([])
+            if self._pending_ticks is not None:
+                self._pending_ticks.run_cron([])
             elif self._is_commit and self.server.changes != self._synced_changes:
-                self._end_turn()  # whoever wrote wants no replies
+                self._end_tick()  # whoever wrote wants no replies
             now_ms = self.server.now_ms()
             for connection in tuple(self.connections):
                 connection.run_cron(now_ms)
@@ -566,34 +566,34 @@ class Listener:
         else:
             loop.default_exception_handler(context)
 
-    # --- one sync for all clients of a turn ---------------------------------------------------
+    # --- one sync for all clients of a tick ---------------------------------------------------
 
     def hold(self, connection: Connection, out: bytes) -> None:
-        """Keep a reply until this turn's writes, which it may speak of, are on the disk."""
+        """Keep a reply until this tick's writes, which it may speak of, are on the disk."""
         if not self._unsynced:
-            self.loop.call_soon(self._end_turn)
+            self.loop.call_soon(self._end_tick)
         self._unsynced.append((connection, out))
 
-    def _end_turn(self) -> None:
+    def _end_tick(self) -> None:
         held, self._unsynced = self._unsynced, []
         if self._failure is not None:
             self._cut_off(held)
             return
         is_busy = self.server.busy.is_on
         has_writes = self._has_writes(is_busy=is_busy)
-        if has_writes and self._is_commit and (is_busy or self._turns is None):
+        if has_writes and self._is_commit and (is_busy or self._pending_ticks is None):
             try:
                 self.server.store.sync()
             except EphemeraError as error:
                 self._fail(error, [held])
                 return
-        if self._turns is not None:
-            self._turns.end(held, has_writes=has_writes and not is_busy)
+        if self._pending_ticks is not None:
+            self._pending_ticks.end(held, has_writes=has_writes and not is_busy)
         else:
             _release(held)
 
     def _has_writes(self, *, is_busy: bool) -> bool:
-        """Whether replies of this turn may speak of what is not yet safe.
+        """Whether replies of this tick may speak of what is not yet safe.
 
         What a script writes is counted as it is called, and is there once it is over: for as long as it is
         under way it is nobody's, and what came before it is made safe once.
@@ -607,11 +607,11 @@ class Listener:
             self._synced_changes = self.server.changes
         return has_writes
 
-    def _fail(self, error: EphemeraError, turns: list[Held]) -> None:
+    def _fail(self, error: EphemeraError, ticks: list[Held]) -> None:
         """Stop: what was written is lost, so nothing that speaks of it may go out."""
         _log.critical("nothing more is acknowledged: %s", error)
         self._failure = error
-        for held in turns:
+        for held in ticks:
             self._cut_off(held)
         self.stop()
 

@@ -55,8 +55,8 @@ def open_store(
 ) -> Store:
     """A store for one server alone; with `read_only`, one that another process may write.
 
-    With "commit" the listener syncs once for all the clients of a turn; the store must not do so
-    for every write as well.
+    With "commit" the listener syncs once for all the clients of an event-loop tick; the store
+    must not do so for every write as well.
     """
     own: Durability = "none" if durability == "commit" else durability
     store = ephemera.open(

@@ -67,7 +67,7 @@ class Session(RequestLoop):
         self.wake: Callable[[], object] = _sleep_on
         self.fd = -1  # of the socket that carries it
         self.count_unsent: Callable[[], int] = _all_is_sent
-        # Requests wait until their client has read, or others had their turn (`has_waiting`), or for the end of
+        # Requests wait until their client has read, or others were answered (`has_waiting`), or for the end of
         # a pause, of a script's slice, or of a checkpoint (`is_postponed`): `go_on` answers them.
         self._postponed: Request | None = None
         self._rest = b""

@@ -61,9 +61,6 @@ class RedisSettings:
         return self.socket or ",".join(map(str, self.addresses))
 
 
-Settings = RedisSettings  # the name that the command line imports
-
-
 def read_url(url: str) -> RedisSettings:
     """The settings that a URL gives. Raises InvalidArgument for one that is wrong.
 
