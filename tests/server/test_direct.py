@@ -246,7 +246,7 @@ class Rivals:
         """All hold the same keys until the same instants, and have counted the same."""
         for server in self.servers[1:]:
             first = self.servers[0]
-            assert list(server.database(0).all_held()) == list(first.database(0).all_held())
+            assert list(server.database(0).all_stored()) == list(first.database(0).all_stored())
             assert (server.changes, server.hits, server.misses, server.errors) == (
                 first.changes, first.hits, first.misses, first.errors,
             )  # fmt: skip

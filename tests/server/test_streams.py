@@ -72,7 +72,7 @@ def answer(store: ephemera.Store, pieces: list[bytes]) -> tuple[bytes, bool, lis
     for piece in pieces:
         if not session.is_closing:
             out += session.feed(piece)
-    return out, session.is_closing, [list(server.database(n).all_held()) for n in (0, 1)]
+    return out, session.is_closing, [list(server.database(n).all_stored()) for n in (0, 1)]
 
 
 # --- the same replies -----------------------------------------------------------------------------

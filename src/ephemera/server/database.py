@@ -35,7 +35,7 @@ ABSENT = -2
 PERMANENT = -1
 
 
-class Held(NamedTuple):
+class StoredValue(NamedTuple):
     """What a key holds: the value, its deadline (or PERMANENT), and when it was written."""
 
     value: bytes
@@ -90,23 +90,23 @@ class Database(Keys):
 
     def deadline_ms(self, key: bytes) -> int:
         """The instant of death, or ABSENT, or PERMANENT."""
-        held = self.held(key)
-        return ABSENT if held is None else held.deadline_ms
+        stored = self.stored(key)
+        return ABSENT if stored is None else stored.deadline_ms
 
-    def held(self, key: bytes) -> Held | None:
+    def stored(self, key: bytes) -> StoredValue | None:
         """Value and times in one read, or None."""
         entry = self.space.entry(key)
         if entry is None:
             return None
         deadline_ms = PERMANENT if entry.deadline is None else _milliseconds(entry.deadline)
-        return Held(entry.value, deadline_ms, _milliseconds(entry.written_at))
+        return StoredValue(entry.value, deadline_ms, _milliseconds(entry.written_at))
 
-    def all_held(self) -> Iterator[tuple[bytes, Held]]:
+    def all_stored(self) -> Iterator[tuple[bytes, StoredValue]]:
         """Every key with what it holds."""
         for key, _ in self.scan():
-            held = self.held(key)
-            if held is not None:
-                yield key, held
+            stored = self.stored(key)
+            if stored is not None:
+                yield key, stored
 
     def count(self) -> int:
         return self.space.count()
@@ -141,12 +141,14 @@ class Database(Keys):
             self.counters.changes += 1
             self.counters.tell(self.number, key, EXPIRED)
 
-    def place(self, key: bytes, held: Held, event: Event, *, source: Source | None = None) -> None:
+    def place(
+        self, key: bytes, stored: StoredValue, event: Event, *, source: Source | None = None
+    ) -> None:
         """Store what another key or store held, its deadline included; a source goes.
 
         The key is new even where another one was replaced, and told of before the source, as in Redis.
         """
-        is_alive = self._put_at(key, held.value, held.deadline_ms)
+        is_alive = self._put_at(key, stored.value, stored.deadline_ms)
         if is_alive and self.counters.tells_new_keys:
             self.counters.tell(self.number, key, NEW)
         if source is not None:
@@ -227,11 +229,11 @@ class Database(Keys):
             self.space.clear()
             self._changed(None, FLUSHED)
 
-    def refill(self, rows: Iterable[tuple[bytes, Held]]) -> None:
+    def refill(self, rows: Iterable[tuple[bytes, StoredValue]]) -> None:
         """HeldLock these keys and no others."""
         self.space.clear()
-        for key, held in rows:
-            self._put_at(key, held.value, held.deadline_ms)
+        for key, stored in rows:
+            self._put_at(key, stored.value, stored.deadline_ms)
         self._changed(None, FLUSHED)
 
     def _put(self, key: bytes, value: bytes, **life: Any) -> None:  # Any: as `space.put`

@@ -413,7 +413,7 @@ class Connection(Receiving, asyncio.Protocol):
         return self._unsent < before
 
 
-Held = list[tuple[Connection, bytes]]
+TickReplies = list[tuple[Connection, bytes]]
 """The replies of a tick, in their order."""
 
 
@@ -432,7 +432,7 @@ class Listener:
         server.hand_over = self.loop.call_soon_threadsafe
         server.pacing.begin(self.loop.call_later)
         self._is_commit = server.settings.durability == "commit"
-        self._pending_ticks: PendingTicks[Held] | None = None
+        self._pending_ticks: PendingTicks[TickReplies] | None = None
         if isinstance(server.store.engine, Gathered):
             self._pending_ticks = PendingTicks(
                 server.store.engine,
@@ -446,7 +446,7 @@ class Listener:
         self._stopping = asyncio.Event()
         self._is_empty = asyncio.Event()
         self._failure: EphemeraError | None = None
-        self._unsynced: Held = []
+        self._unsynced: TickReplies = []
         self._synced_changes = server.changes
         self._synced_scripts = 0
         server.settings.maxclients = _allow_clients(server.settings.maxclients)
@@ -575,9 +575,9 @@ class Listener:
         self._unsynced.append((connection, out))
 
     def _end_tick(self) -> None:
-        held, self._unsynced = self._unsynced, []
+        replies, self._unsynced = self._unsynced, []
         if self._failure is not None:
-            self._cut_off(held)
+            self._cut_off(replies)
             return
         is_busy = self.server.busy.is_on
         has_writes = self._has_writes(is_busy=is_busy)
@@ -585,12 +585,12 @@ class Listener:
             try:
                 self.server.store.sync()
             except EphemeraError as error:
-                self._fail(error, [held])
+                self._fail(error, [replies])
                 return
         if self._pending_ticks is not None:
-            self._pending_ticks.end(held, has_writes=has_writes and not is_busy)
+            self._pending_ticks.end(replies, has_writes=has_writes and not is_busy)
         else:
-            _release(held)
+            _release(replies)
 
     def _has_writes(self, *, is_busy: bool) -> bool:
         """Whether replies of this tick may speak of what is not yet safe.
@@ -607,21 +607,21 @@ class Listener:
             self._synced_changes = self.server.changes
         return has_writes
 
-    def _fail(self, error: EphemeraError, ticks: list[Held]) -> None:
+    def _fail(self, error: EphemeraError, ticks: list[TickReplies]) -> None:
         """Stop: what was written is lost, so nothing that speaks of it may go out."""
         _log.critical("nothing more is acknowledged: %s", error)
         self._failure = error
-        for held in ticks:
-            self._cut_off(held)
+        for replies in ticks:
+            self._cut_off(replies)
         self.stop()
 
-    def _cut_off(self, held: Held) -> None:
-        for connection, _ in held:
+    def _cut_off(self, replies: TickReplies) -> None:
+        for connection, _ in replies:
             connection.abort()
 
 
-def _release(held: Held) -> None:
-    for connection, out in held:
+def _release(replies: TickReplies) -> None:
+    for connection, out in replies:
         with connection._guarded():
             connection.let_go(out)
 

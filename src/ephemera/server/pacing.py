@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.01
 CallLater = Callable[[float, Callable[[], object]], asyncio.TimerHandle]
 
 
-class Held(NamedTuple):
+class PostponedRequest(NamedTuple):
     """A request that waits, and since when."""
 
     args: Request
@@ -40,7 +40,7 @@ class Pacing:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._engine: FallsBehind | None = None
-        self._held: dict[Session, Held] = {}
+        self._postponed: dict[Session, PostponedRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, call_later: CallLater) -> None:
@@ -53,36 +53,36 @@ class Pacing:
     def end(self) -> None:
         """Ask the store nothing more: it is about to be closed."""
         self._engine = self._server.paced = None
-        self._held.clear()
+        self._postponed.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def holds(self, session: Session, args: Request, *, is_write: bool) -> bool:
         """Whether a request that is about to run has to wait."""
-        known = self._held.get(session)
+        known = self._postponed.get(session)
         has_waited = known is not None and known.args is args
         # Where it is nonblocking, it has waited in vain; those after it wait for as long again.
         if not (is_write and self._is_behind()) or (has_waited and is_nonblocking()):
             self.forget(session)
             return False
         if not has_waited:
-            self._held[session] = Held(args, elapsed_ns())
+            self._postponed[session] = PostponedRequest(args, elapsed_ns())
         self._look_later()
         return True
 
     def has(self, session: Session) -> bool:
         """Whether a request of this client waits here, so that it will be woken."""
-        return session in self._held
+        return session in self._postponed
 
     def forget(self, session: Session) -> None:
-        self._held.pop(session, None)
+        self._postponed.pop(session, None)
 
     def has_lost_patience(self, session: Session) -> bool:
         """Whether what waits is to be refused."""
-        held = self._held.get(session)
-        if held is None or not self._is_behind():
+        request = self._postponed.get(session)
+        if request is None or not self._is_behind():
             return False
-        return self._waits_in_vain() or self._is_late(held)
+        return self._waits_in_vain() or self._is_late(request)
 
     def _is_behind(self) -> bool:
         return self._engine is not None and self._engine.is_behind
@@ -90,9 +90,9 @@ class Pacing:
     def _waits_in_vain(self) -> bool:
         return self._engine is not None and not self._engine.hasten()
 
-    def _is_late(self, held: Held) -> bool:
+    def _is_late(self, request: PostponedRequest) -> bool:
         return self._engine is not None and (
-            elapsed_ns() - held.since_ns > self._engine.patience * 1e9
+            elapsed_ns() - request.since_ns > self._engine.patience * 1e9
         )
 
     def _look_later(self) -> None:
@@ -102,10 +102,10 @@ class Pacing:
     def _look(self) -> None:
         """Wake who need not wait any longer."""
         self._timer = None
-        if not self._held:
+        if not self._postponed:
             return
         self._look_later()
         is_over = not self._is_behind() or self._waits_in_vain()
-        for session, held in tuple(self._held.items()):
-            if is_over or self._is_late(held):
+        for session, request in tuple(self._postponed.items()):
+            if is_over or self._is_late(request):
                 session.wake()

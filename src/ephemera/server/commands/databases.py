@@ -170,8 +170,8 @@ def swapdb(call: Call) -> Reply:
         raise Refused("ERR DB index is out of range")
     with call.server.transaction():
         one, other = (call.server.database(number) for number in numbers)
-        rows = list(one.all_held())
-        one.refill(list(other.all_held()))
+        rows = list(one.all_stored())
+        one.refill(list(other.all_stored()))
         other.refill(rows)
         call.server.after_commit(call.server.tracking.flush)
     return OK

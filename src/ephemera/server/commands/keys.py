@@ -15,7 +15,7 @@ from ephemera.server.arguments import (
     database_number,
     integer,
 )
-from ephemera.server.database import PERMANENT, Held, Source
+from ephemera.server.database import PERMANENT, Source, StoredValue
 from ephemera.server.events import COPY_TO, MOVE_FROM, MOVE_TO, RENAME_FROM, RENAME_TO, RESTORE
 from ephemera.server.session import Call
 from ephemera.server.table import Group, KeyRange
@@ -89,13 +89,13 @@ def _rename(call: Call, *, replaces: bool) -> bool:
     _, key, name = call.args
     with call.server.transaction():
         keys = call.server.database(call.keys.number)
-        held = keys.held(key)
-        if held is None:
+        stored = keys.stored(key)
+        if stored is None:
             raise Refused("ERR no such key")
-        is_taken = keys.held(name) is not None
+        is_taken = keys.stored(name) is not None
         if key == name or (is_taken and not replaces):
             return False
-        keys.place(name, held, RENAME_TO, source=Source(keys, key, RENAME_FROM))
+        keys.place(name, stored, RENAME_TO, source=Source(keys, key, RENAME_FROM))
         return True
 
 
@@ -116,12 +116,12 @@ def copy(call: Call) -> Reply:
             raise Refused(SYNTAX_ERROR)
     if key == name and number == call.keys.number:
         raise Refused(SAME_OBJECT)
-    held = call.keys.held(key)
-    call.keys.count_read(key, is_hit=held is not None)
+    stored = call.keys.stored(key)
+    call.keys.count_read(key, is_hit=stored is not None)
     target = call.server.database(number)
-    if held is None or (target.held(name) is not None and not replaces):
+    if stored is None or (target.stored(name) is not None and not replaces):
         return 0
-    target.place(name, held, COPY_TO)
+    target.place(name, stored, COPY_TO)
     return 1
 
 
@@ -133,10 +133,10 @@ def move(call: Call) -> Reply:
         raise Refused(SAME_OBJECT)
     with call.server.transaction():
         source, target = call.server.database(call.keys.number), call.server.database(number)
-        held = source.held(key)
-        if held is None or target.held(key) is not None:
+        stored = source.stored(key)
+        if stored is None or target.stored(key) is not None:
             return 0
-        target.place(key, held, MOVE_TO, source=Source(source, key, MOVE_FROM))
+        target.place(key, stored, MOVE_TO, source=Source(source, key, MOVE_FROM))
     return 1
 
 
@@ -168,8 +168,8 @@ def restore(call: Call) -> Reply:
     if time_ms and is_dead(deadline_ms, now_ms):
         call.keys.delete(key)
     else:
-        held = Held(value, deadline_ms if time_ms else PERMANENT, now_ms)
-        call.keys.place(key, held, RESTORE)
+        stored = StoredValue(value, deadline_ms if time_ms else PERMANENT, now_ms)
+        call.keys.place(key, stored, RESTORE)
     return OK
 
 
@@ -218,10 +218,10 @@ command.container("OBJECT", since="2.2.3", summary="Asks how a value is kept.")
          tips="nondeterministic_output",
          summary="How Redis would keep the value: int, embstr or raw.")  # fmt: skip
 def object_encoding(call: Call) -> Reply:
-    held = _asked(call)
-    if held is None:
+    stored = _asked(call)
+    if stored is None:
         return None
-    value = held.value
+    value = stored.value
     if _is_integer(value):
         return b"int"
     return b"embstr" if len(value) <= EMBEDDED_BYTES_MAX else b"raw"
@@ -244,18 +244,18 @@ def object_freq(call: Call) -> Reply:
          tips="nondeterministic_output",
          summary="The seconds since the value was written; reading leaves no trace.")  # fmt: skip
 def object_idletime(call: Call) -> Reply:
-    held = _asked(call)
-    return None if held is None else (call.server.now_ms() - held.written_ms) // 1000
+    stored = _asked(call)
+    return None if stored is None else (call.server.now_ms() - stored.written_ms) // 1000
 
 
 @command("OBJECT REFCOUNT", arity=3, flags="readonly", keys=KeyRange(2, access="RO"), since="2.2.3",
          tips="nondeterministic_output",
          summary="As Redis: 2147483647 for an integer from 0 to 9999, which all keys share there, else 1.")  # fmt: skip
 def object_refcount(call: Call) -> Reply:
-    held = _asked(call)
-    if held is None:
+    stored = _asked(call)
+    if stored is None:
         return None
-    is_shared = _is_integer(held.value) and 0 <= int(held.value) < SHARED_INTEGERS
+    is_shared = _is_integer(stored.value) and 0 <= int(stored.value) < SHARED_INTEGERS
     return SHARED_REFCOUNT if is_shared else 1
 
 
@@ -264,8 +264,8 @@ def _is_integer(value: bytes) -> bool:
     return bool(INTEGER.fullmatch(value)) and INTEGER_MIN <= int(value) <= INTEGER_MAX
 
 
-def _asked(call: Call) -> Held | None:
+def _asked(call: Call) -> StoredValue | None:
     """What the key in question holds; a miss is counted, and nobody is told of it."""
-    held = call.keys.held(call.args[2])
-    call.keys.count_read(call.args[2], is_hit=held is not None, tells_miss=False)
-    return held
+    stored = call.keys.stored(call.args[2])
+    call.keys.count_read(call.args[2], is_hit=stored is not None, tells_miss=False)
+    return stored
