@@ -19,7 +19,7 @@ FIRST_CURSOR_BITS = 48
 """So that the numbers of two lives of a server differ, and are exact where all numbers are doubles."""
 
 
-class Place(NamedTuple):
+class ScanPosition(NamedTuple):
     """The first key that was not seen, and the cursor with which the step that ended here began."""
 
     key: bytes
@@ -31,24 +31,24 @@ class Cursors:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1 + secrets.randbits(FIRST_CURSOR_BITS))
-        self._places: OrderedDict[int, Place] = OrderedDict()
+        self._positions: OrderedDict[int, ScanPosition] = OrderedDict()
 
     def find(self, cursor: int) -> bytes:
         """The key at which this cursor goes on."""
-        place = self._places.get(cursor)
-        if place is None:
+        position = self._positions.get(cursor)
+        if position is None:
             return b""
-        self._places.move_to_end(cursor)
-        self._places.pop(place.began_with, None)
-        return place.key
+        self._positions.move_to_end(cursor)
+        self._positions.pop(position.began_with, None)
+        return position.key
 
     def add(self, key: bytes, *, began_with: int) -> int:
         """A cursor that goes on at this key, for a scan whose last step began with that one."""
         cursor = next(self._numbers)
-        self._places[cursor] = Place(key, began_with)
-        if len(self._places) > CURSORS_MAX:
-            self._places.popitem(last=False)
+        self._positions[cursor] = ScanPosition(key, began_with)
+        if len(self._positions) > CURSORS_MAX:
+            self._positions.popitem(last=False)
         return cursor
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)

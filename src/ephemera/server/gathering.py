@@ -32,7 +32,7 @@ from ephemera.core.keyvalue import (
 )
 from ephemera.core.row import Row
 
-Place = tuple[FamilyRef, bytes]
+RowKey = tuple[FamilyRef, bytes]
 Kept = tuple[Row | None]
 """What was written: a row, or None for a delete; each write its own object."""
 
@@ -54,11 +54,11 @@ class Gathered:
         self.capabilities = engine.capabilities
         self.waits = engine.waits
         self.is_read_only = engine.is_read_only
-        self._kept: dict[Place, Kept] = {}
-        """The last write to a place that the engine may not show yet."""
-        self._written: dict[Place, Kept] = {}
+        self._kept: dict[RowKey, Kept] = {}
+        """The last write to a row that the engine may not show yet."""
+        self._written: dict[RowKey, Kept] = {}
         """The writes of the tick that has not ended."""
-        self._underway: deque[tuple[Underway, dict[Place, Kept]]] = deque()
+        self._underway: deque[tuple[Underway, dict[RowKey, Kept]]] = deque()
 
     # --- the end of a tick --------------------------------------------------------------------
 
@@ -72,9 +72,9 @@ class Gathered:
     def arrived(self) -> None:
         """The first tick whose writes were under way is over: the engine shows its writes itself."""
         _, written = self._underway.popleft()
-        for place, kept in written.items():
-            if self._kept.get(place) is kept:
-                del self._kept[place]
+        for row_key, kept in written.items():
+            if self._kept.get(row_key) is kept:
+                del self._kept[row_key]
 
     @property
     def has_writes(self) -> bool:
@@ -122,10 +122,10 @@ class Gathered:
         durable: bool | None,
         /,
     ) -> None:
-        place = (family, key)
+        row_key = (family, key)
         # Row's own constructor is Python, and this is the hot path.
         row = _new_tuple(Row, (value, written_ms, deadline_ms, idle_ms, hard_ms))
-        self._kept[place] = self._written[place] = (row,)
+        self._kept[row_key] = self._written[row_key] = (row,)
 
     def delete(self, family: FamilyRef, key: bytes, *, durable: bool | None) -> bool:
         is_there = self.row(family, key, self.clock.now_ms()) is not None
@@ -215,7 +215,7 @@ class Gathered:
             self._engine.close()
 
 
-def _rows(written: dict[Place, Kept]) -> list[tuple[FamilyRef, bytes, Row | None]]:
+def _rows(written: dict[RowKey, Kept]) -> list[tuple[FamilyRef, bytes, Row | None]]:
     return [(family, key, kept[0]) for (family, key), kept in written.items()]
 
 

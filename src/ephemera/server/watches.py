@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ephemera.server.server import Server
     from ephemera.server.session import Session
 
-Place = tuple[int, bytes]
+WatchedKey = tuple[int, bytes]
 """A key in the database of this number."""
 
 
@@ -23,37 +23,37 @@ class Watches:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._sessions: dict[Place, set[Session]] = {}
-        self._watched: dict[Session, dict[Place, bool]] = {}  # and whether the key was there
+        self._sessions: dict[WatchedKey, set[Session]] = {}
+        self._watched: dict[Session, dict[WatchedKey, bool]] = {}  # and whether the key was there
         self._spoilt: set[Session] = set()
 
     def add(self, session: Session, key: bytes) -> None:
         """Watch a key of the session's database, from now on if not already."""
-        place = (session.db, key)
+        watched_key = (session.db, key)
         watched = self._watched.setdefault(session, {})
-        if place in watched:
+        if watched_key in watched:
             return
         if not self._sessions:
             self._server.listeners.append(self._on_change)
-        watched[place] = self._is_there(place)
-        self._sessions.setdefault(place, set()).add(session)
+        watched[watched_key] = self._is_there(watched_key)
+        self._sessions.setdefault(watched_key, set()).add(session)
 
     def forget(self, session: Session) -> None:
         """Watch nothing for this client any more."""
         self._spoilt.discard(session)
         watched = self._watched.pop(session, {})
-        for place in watched:
-            self._sessions[place].discard(session)
-            if not self._sessions[place]:
-                del self._sessions[place]
+        for watched_key in watched:
+            self._sessions[watched_key].discard(session)
+            if not self._sessions[watched_key]:
+                del self._sessions[watched_key]
         if watched and not self._sessions:
             self._server.listeners.remove(self._on_change)
 
     def is_spoilt(self, session: Session) -> bool:
         """Whether any key that the client watches has changed."""
         return session in self._spoilt or any(
-            was_there and not self._is_there(place)
-            for place, was_there in self._watched.get(session, {}).items()
+            was_there and not self._is_there(watched_key)
+            for watched_key, was_there in self._watched.get(session, {}).items()
         )
 
     def _on_change(self, number: int, key: bytes | None, event: Event) -> None:
@@ -63,13 +63,15 @@ class Watches:
             self._spoilt |= self._sessions.get((number, key), set())
             return
         # A whole database was emptied or swapped: those keys changed that were there, or are now.
-        for place, sessions in self._sessions.items():
-            if place[0] == number:
-                is_there = self._is_there(place)
+        for watched_key, sessions in self._sessions.items():
+            if watched_key[0] == number:
+                is_there = self._is_there(watched_key)
                 self._spoilt |= {
-                    session for session in sessions if is_there or self._watched[session][place]
+                    session
+                    for session in sessions
+                    if is_there or self._watched[session][watched_key]
                 }
 
-    def _is_there(self, place: Place) -> bool:
-        number, key = place
+    def _is_there(self, watched_key: WatchedKey) -> bool:
+        number, key = watched_key
         return self._server.database(number).peek(key) is not None
