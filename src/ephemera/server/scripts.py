@@ -68,7 +68,7 @@ class Script:
 
 
 @dataclass(slots=True)
-class Run:
+class ScriptRun:
     """A script that is running."""
 
     session: Session
@@ -86,7 +86,7 @@ class Scripts:
         self._server = server
         self._known: dict[bytes, Script] = {}
         self._lua: Lua | None = None
-        self._running: Run | None = None
+        self._running: ScriptRun | None = None
 
     # --- scripts by their hash ----------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Scripts:
         return self._running is not None and not self._server.busy.is_paused
 
     @property
-    def running(self) -> Run:
+    def running(self) -> ScriptRun:
         """The script that is running, for what it calls."""
         assert self._running is not None  # only a script calls
         return self._running
@@ -197,7 +197,7 @@ class Scripts:
         slice_ends_ns = elapsed_ns() + limit_ms * 1_000_000 if limit_ms else NEVER_NS
         call, db = session.call, session.db
         args, command = call.args, call.command
-        self._running = Run(session, slice_ends_ns, is_readonly)
+        self._running = ScriptRun(session, slice_ends_ns, is_readonly)
         if self._server.busy.is_ending:
             self._running.end = ALONE
         try:
