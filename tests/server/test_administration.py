@@ -15,7 +15,7 @@ from ephemera import ManualClock
 from ephemera.core.row import NEVER_MS
 from ephemera.formats.detect import open_source
 from ephemera.formats.transfer import Contents
-from ephemera.server.saving import Kind
+from ephemera.server.saving import SaveFile
 from ephemera.server.server import Server
 from tests.server.clients import Client
 
@@ -53,7 +53,7 @@ def persistence(client: Client) -> dict[str, str]:
 class Gate:
     """Holds a save in the background up until it is opened."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: SaveFile) -> None:
         self._opening = threading.Event()
         self._encode = kind.encode
         kind.encode = self._held_up

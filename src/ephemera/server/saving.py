@@ -26,7 +26,7 @@ EXPORTS = "exports"
 NO_DIRECTORY = "ERR this store has no directory to save to; one that is opened by a path has"
 
 
-class Kind:
+class SaveFile:
     """One of the files that can be saved, and how it went."""
 
     def __init__(self, name: str, encode: Encoder) -> None:
@@ -70,12 +70,12 @@ class Saving:
 
     def __init__(self, store: Store, families: Sequence[str], changes: Callable[[], int]) -> None:
         numbers = {name: number for number, name in enumerate(families)}
-        self.rdb = Kind("dump.rdb", partial(encode_rdb, numbers=numbers))
-        self.aof = Kind("appendonly.aof", partial(encode_aof, numbers=numbers))
+        self.rdb = SaveFile("dump.rdb", partial(encode_rdb, numbers=numbers))
+        self.aof = SaveFile("appendonly.aof", partial(encode_aof, numbers=numbers))
         self.saved_ms = store.clock.now_ms()
-        self.running: Kind | None = None
+        self.running: SaveFile | None = None
         """What is being saved in the background."""
-        self.scheduled: list[Kind] = []
+        self.scheduled: list[SaveFile] = []
         path = store.stats().get("path")
         self.directory = None if path is None else Path(path).absolute() / EXPORTS
         self._store = store
@@ -89,7 +89,7 @@ class Saving:
     def unsaved_changes(self) -> int:
         return self._changes() - self._saved_changes
 
-    def save(self, kind: Kind) -> None:
+    def save(self, kind: SaveFile) -> None:
         """Return when the file is on the disk. Raises Refused."""
         directory = self.check_directory()
         changes = self._changes()
@@ -98,7 +98,7 @@ class Saving:
             self.saved_ms = self._store.clock.now_ms()
             self._saved_changes = changes
 
-    def start(self, kind: Kind) -> None:
+    def start(self, kind: SaveFile) -> None:
         """Save in the background: now, or when the one under way has ended."""
         with self._lock:
             if self.running is None:
@@ -122,8 +122,8 @@ class Saving:
             raise Refused(NO_DIRECTORY)
         return self.directory
 
-    def _work(self, first: Kind) -> None:
-        kind: Kind | None = first
+    def _work(self, first: SaveFile) -> None:
+        kind: SaveFile | None = first
         while kind is not None:
             try:
                 self.save(kind)

@@ -27,32 +27,32 @@ LONG_MAX = 2**63 - 1
 # --- how a setting is read and shown --------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+class SettingType(NamedTuple):
     """From text to a value, and back. `parse` raises ValueError in Redis's words."""
 
     parse: Callable[[str], Any]  # Any: each setting has its own type
     show: Callable[[Any], str] = str  # Any: as above
 
 
-def number(low: int = 0, high: int = INT_MAX) -> Kind:
-    return Kind(lambda text: _within(_integer(text), low, high))
+def number(low: int = 0, high: int = INT_MAX) -> SettingType:
+    return SettingType(lambda text: _within(_integer(text), low, high))
 
 
-def memory(low: int = 0, high: int = LONG_MAX) -> Kind:
+def memory(low: int = 0, high: int = LONG_MAX) -> SettingType:
     """Bytes, with or without a unit: 1048576, 1024kb, 1mb."""
-    return Kind(lambda text: _within(_bytes(text), low, high))
+    return SettingType(lambda text: _within(_bytes(text), low, high))
 
 
-def choice(*words: str) -> Kind:
+def choice(*words: str) -> SettingType:
     def parse(text: str) -> str:
         if text.lower() not in words:
             raise ValueError(f"argument(s) must be one of the following: {', '.join(words)}")
         return text.lower()
 
-    return Kind(parse)
+    return SettingType(parse)
 
 
-def only(kind: Kind, value: object) -> Kind:
+def only(kind: SettingType, value: object) -> SettingType:
     """What cannot be otherwise here: anything else is refused."""
 
     def parse(text: str) -> object:
@@ -60,7 +60,7 @@ def only(kind: Kind, value: object) -> Kind:
             raise ValueError(f"here it is always '{kind.show(value)}'")
         return value
 
-    return Kind(parse, kind.show)
+    return SettingType(parse, kind.show)
 
 
 def _integer(text: str) -> int:
@@ -91,9 +91,9 @@ def _flag(text: str) -> bool:
     return text.lower() == "yes"
 
 
-FLAG = Kind(_flag, lambda is_on: "yes" if is_on else "no")
-TEXT = Kind(str)
-PASSWORD = Kind(
+FLAG = SettingType(_flag, lambda is_on: "yes" if is_on else "no")
+TEXT = SettingType(str)
+PASSWORD = SettingType(
     lambda text: text.encode(errors="surrogateescape"),
     lambda password: str(password.decode(errors="surrogateescape")),
 )
@@ -140,7 +140,7 @@ def _limits(text: str) -> dict[str, OutputLimit]:
     return found
 
 
-OUTPUT_LIMITS = Kind(
+OUTPUT_LIMITS = SettingType(
     _limits,
     lambda limits: " ".join(
         f"{name} {limit.hard} {limit.soft} {limit.soft_seconds}"
@@ -160,7 +160,7 @@ def _percentiles(text: str) -> tuple[float, ...]:
     return found
 
 
-PERCENTILES = Kind(_percentiles, lambda found: " ".join(f"{percent:g}" for percent in found))
+PERCENTILES = SettingType(_percentiles, lambda found: " ".join(f"{percent:g}" for percent in found))
 
 
 EVENT_CLASSES = "g$lshzxetd"
@@ -177,7 +177,7 @@ def _events(text: str) -> str:
 
 
 # Beside A, Redis does not show n.
-EVENTS = Kind(_events, lambda events: events.replace("An", "A"))
+EVENTS = SettingType(_events, lambda events: events.replace("An", "A"))
 
 
 # --- the settings that decide something -----------------------------------------------------------
@@ -186,9 +186,9 @@ EVENTS = Kind(_events, lambda events: events.replace("An", "A"))
 class Setting(NamedTuple):
     """What is declared about a setting. A field of `Settings` has its default there."""
 
-    kind: Kind
+    kind: SettingType
     is_fixed: bool = False
-    default: Any = None  # Any: see Kind
+    default: Any = None  # Any: see SettingType
     is_fact: bool = False
     """Only shown: nobody may set it, also not at the start."""
 
@@ -226,7 +226,7 @@ class Settings:
     tracking_table_max_keys: Annotated[int, number(0, LONG_MAX)] = 1_000_000
     renamed: dict[str, str] = field(default_factory=dict)
     """Commands under another name; with an empty one, not at all. CONFIG does not show it."""
-    others: dict[str, Any] = field(default_factory=dict)  # Any: see Kind
+    others: dict[str, Any] = field(default_factory=dict)  # Any: see SettingType
     """What was set of `OTHERS`."""
 
     @property
@@ -271,12 +271,12 @@ class Settings:
             else:
                 setattr(self, _attribute(name), value)
 
-    def _read(self, name: str) -> Any:  # Any: see Kind
+    def _read(self, name: str) -> Any:  # Any: see SettingType
         if name in OTHERS:
             return self.others.get(name, OTHERS[name].default)
         return getattr(self, _attribute(name))
 
-    def _parse(self, name: str, text: str) -> Any:  # Any: see Kind
+    def _parse(self, name: str, text: str) -> Any:  # Any: see SettingType
         kind = DECLARED[name].kind
         try:
             value = kind.parse(text)
