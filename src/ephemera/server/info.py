@@ -337,14 +337,14 @@ def _census(database: Database) -> Census:
     return Census(len(keys), mortal, mean_ttl_ms, is_exact)
 
 
-class Rows(NamedTuple):
+class RowCounts(NamedTuple):
     """About how many rows the store has, and which part of them has a deadline (None: not known)."""
 
     keys: int
     mortal_share: float | None
 
 
-def _rows(server: Server, large: list[int]) -> Rows:
+def _rows(server: Server, large: list[int]) -> RowCounts:
     """What the store's own figures come to. Rows in segments are told by their size, and counted as often
     as they were written there."""
     stats = server.store.stats()
@@ -353,10 +353,10 @@ def _rows(server: Server, large: list[int]) -> Rows:
     sample = list(islice(server.database(large[0]).scan(), KEYS_SAMPLED_MAX))
     mean = sum(len(key) + len(value) for key, value in sample) / len(sample)
     in_segments = stats.get("segment_bytes", 0) / (mean + RECORD_OVERHEAD_BYTES)
-    return Rows(counted + int(in_segments), mortal_share)
+    return RowCounts(counted + int(in_segments), mortal_share)
 
 
-def _scaled(census: Census, keys: int, rows: Rows) -> Census:
+def _scaled(census: Census, keys: int, rows: RowCounts) -> Census:
     keys = max(keys, census.keys)
     share = census.mortal / census.keys if rows.mortal_share is None else rows.mortal_share
     return census._replace(keys=keys, mortal=round(keys * share))
