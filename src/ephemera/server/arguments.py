@@ -55,7 +55,7 @@ def bit_offset(argument: bytes, *, value_bytes_max: int, width: int = 0) -> int:
     return offset
 
 
-class Lifetime(NamedTuple):
+class ExpiryArgument(NamedTuple):
     """What EX, PX, EXAT or PXAT ask for: a duration, or an instant."""
 
     ttl_ms: int | None
@@ -66,7 +66,7 @@ class Lifetime(NamedTuple):
         return now_ms + (self.ttl_ms or 0) if self.deadline_ms is None else self.deadline_ms
 
 
-def lifetime(option: bytes, argument: bytes, *, now_ms: int, command: str) -> Lifetime:
+def lifetime(option: bytes, argument: bytes, *, now_ms: int, command: str) -> ExpiryArgument:
     """The lifetime that an option of LIFETIMES gives. Raises Refused for what can be none."""
     number = integer(argument)
     milliseconds = number * (1000 if option in (b"ex", b"exat") else 1)
@@ -74,7 +74,7 @@ def lifetime(option: bytes, argument: bytes, *, now_ms: int, command: str) -> Li
     latest_ms = DEADLINE_MS_MAX if is_instant else DEADLINE_MS_MAX - now_ms
     if not 0 < milliseconds <= latest_ms:
         raise Refused(f"ERR invalid expire time in '{command}' command")
-    return Lifetime(None, milliseconds) if is_instant else Lifetime(milliseconds, None)
+    return ExpiryArgument(None, milliseconds) if is_instant else ExpiryArgument(milliseconds, None)
 
 
 def database_number(argument: bytes) -> int:
