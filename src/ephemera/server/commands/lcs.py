@@ -39,7 +39,7 @@ class Match(NamedTuple):
 
 
 @dataclass(slots=True)
-class Options:
+class LcsOptions:
     """What follows the keys."""
 
     wants_length: bool = False
@@ -71,8 +71,8 @@ def lcs(call: Call) -> Reply:
     return {b"matches": shown, b"len": sum(each.length for each in found)}
 
 
-def _options(args: list[bytes]) -> Options:
-    options = Options()
+def _options(args: list[bytes]) -> LcsOptions:
+    options = LcsOptions()
     rest = iter(args)
     for given in rest:
         option = given.lower()
