@@ -43,7 +43,7 @@ class StoredValue(NamedTuple):
     written_ms: int
 
 
-class Source(NamedTuple):
+class MovedFrom(NamedTuple):
     """Where a key goes away because another takes its value, and the event of that."""
 
     database: Database
@@ -142,7 +142,7 @@ class Database(Keys):
             self.counters.tell(self.number, key, EXPIRED)
 
     def place(
-        self, key: bytes, stored: StoredValue, event: Event, *, source: Source | None = None
+        self, key: bytes, stored: StoredValue, event: Event, *, source: MovedFrom | None = None
     ) -> None:
         """Store what another key or store held, its deadline included; a source goes.
 

@@ -15,7 +15,7 @@ from ephemera.server.arguments import (
     database_number,
     integer,
 )
-from ephemera.server.database import PERMANENT, Source, StoredValue
+from ephemera.server.database import PERMANENT, MovedFrom, StoredValue
 from ephemera.server.events import COPY_TO, MOVE_FROM, MOVE_TO, RENAME_FROM, RENAME_TO, RESTORE
 from ephemera.server.session import Call
 from ephemera.server.table import Group, KeyRange
@@ -95,7 +95,7 @@ def _rename(call: Call, *, replaces: bool) -> bool:
         is_taken = keys.stored(name) is not None
         if key == name or (is_taken and not replaces):
             return False
-        keys.place(name, stored, RENAME_TO, source=Source(keys, key, RENAME_FROM))
+        keys.place(name, stored, RENAME_TO, source=MovedFrom(keys, key, RENAME_FROM))
         return True
 
 
@@ -136,7 +136,7 @@ def move(call: Call) -> Reply:
         stored = source.stored(key)
         if stored is None or target.stored(key) is not None:
             return 0
-        target.place(key, stored, MOVE_TO, source=Source(source, key, MOVE_FROM))
+        target.place(key, stored, MOVE_TO, source=MovedFrom(source, key, MOVE_FROM))
     return 1
 
 
